@@ -135,7 +135,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
     [
         ("pass", 0, "", ""),
         ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
-        ("import os; os._exit(7)", 7, "", "ended with status 7, after 0 steps."),
+        ("import os; os._exit(7)", 7, "", "ended with status 7, before the first step."),
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in (

@@ -53,7 +53,7 @@ def running(worker: str, seconds: float = 9) -> Program:
             [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in range(5, 15)],
             [
                 "The programs of worker:5, worker:6, worker:7, worker:8, worker:9, worker:10, "
-                "worker:11, worker:12 and 2 more ended with status 3, after 0 steps."
+                "worker:11, worker:12 and 2 more ended with status 3, before the first step."
             ],
         ),
         ([running("worker:0")], []),  # the report says that the run is unfinished

@@ -110,7 +110,7 @@ def _place(output: str | None, trace: str) -> Path | None:
 @_command(
     "[OPTIONS] PROGRAM [ARGUMENTS]",
     _argument("program", metavar="PROGRAM"),
-    _argument("arguments", nargs="..."),
+    _argument("arguments", nargs="...", metavar="[ARGUMENTS]"),
     _argument("-m", dest="module", action="store_true", help="PROGRAM is a module"),
     _argument(
         *("-o", "--output"),

@@ -98,7 +98,7 @@ class Process:
             self._error = type(error).__name__
             with suppress(Exception):  # an exception of the program may not have a text
                 text = without_credentials(_COLORS.sub("", " ".join(str(error).split())))
-                self._error += f": {text[:200]}" if text else ""
+                self._error += f": {text[:199]}{'…' * (len(text) > 199)}" if text else ""
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End the trace before `os._exit`, after which Python calls no `atexit` functions."""

@@ -6,7 +6,8 @@ run no more is only added to sums.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,6 +63,8 @@ class Part(NamedTuple):
 
     replica: int
     step: bool
+    place: Hashable
+    """Equal for the blocks of one function inside the outermost function."""
     ran: Callable[[TotalOf], int]
     """Returns how often the block has run so far."""
     is_gone: Callable[[], bool]
@@ -93,13 +96,14 @@ class Tracing:
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
         idle = not any(times for _, times in ran)
+        inside = _idle_inside(ran)
         return Graph(
             root=0,
             replica=replica,
             function=self.function,
             signature=self.signature,
-            tracings=1,
-            idle=int(idle),
+            tracings=1 + inside,
+            idle=inside + idle,
             steps=sum(steps) if steps else max(times for _, times in ran),
             after=self.after,
             failed=int(idle and self.failed),
@@ -120,12 +124,13 @@ def _added(one: Graph, other: Graph) -> Graph:
 def since(now: Graph, before: Graph | None, past: int) -> Graph:
     """The figures `now` minus the figures `before`, which were taken after `past` steps.
 
-    No figure is negative: a graph counts as idle until it runs.
+    No figure is negative: a graph counts as idle until it runs, and a function inside another that
+    ran counts as a tracing of its own only while it has not run.
     """
     figures = replace(now, after=max(0, now.after - past))
     if before is None:
         return figures
-    tracings = now.tracings - before.tracings
+    tracings = max(0, now.tracings - before.tracings)
     idle = min(tracings, max(0, now.idle - before.idle))
     return replace(
         figures,
@@ -134,6 +139,20 @@ def since(now: Graph, before: Graph | None, past: int) -> Graph:
         steps=max(0, now.steps - before.steps),
         failed=min(idle, max(0, now.failed - before.failed)),
     )
+
+
+def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
+    """How many functions with a step, inside the outermost one, never ran, if others did.
+
+    A function that makes variables is traced twice even inside another function, such as Keras 3's
+    `one_step_on_data`, while the outer function is traced once.
+    """
+    runs_of: Counter[Hashable] = Counter()
+    for part, times in ran:
+        if part.step:
+            runs_of[part.place] += times
+    idle = sum(not times for times in runs_of.values())
+    return idle if idle < len(runs_of) else 0
 
 
 class Tracings:

@@ -315,8 +315,8 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[tuple[int, ...], int, i
     title="replicas or workers made different updates",
     why="Their copies of the variable, or the steps of its shards, are no longer equal.",
     advice=(
-        "Look for a condition on one of them, or on its own data, around the step. Give each the "
-        "same number of batches."
+        "Look for a condition around the step that holds only on some devices or processes, and "
+        "give all of them the same number of batches (with PyTorch: `DistributedSampler`)."
     ),
     explanation=(
         "Compares the steps that all of them ran; fewer steps on one is a warning. A shard that is "

@@ -145,6 +145,8 @@ def _sentence(workers: list[str], how: str, steps: Counter[str]) -> str:
     number, names = [steps[worker] for worker in workers], [each for each in workers if each]
     whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
     program = plural(len(names) or 1, "program")
+    if not max(number):
+        return f"The {program}{whose} {how}, before the first step."
     return f"The {program}{whose} {how}, after {some((min(number), max(number)), 'step')}."
 
 

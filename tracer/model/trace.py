@@ -554,23 +554,15 @@ class Summary(Counts):
     def graphs(self, measure: Measure) -> tuple[int, int]:
         """The number of graph tracings of functions with counted entries, and how many never ran.
 
-        The replicas of a worker are traced into one graph, which counts once. A function that makes
-        variables is traced twice, also inside another function that is traced once.
+        The replicas of a worker are traced into one graph, which counts once.
         """
         traced: dict[tuple[str, str], Values] = {}
-        idle_inside: Counter[tuple[str, str]] = Counter()
-        for block in self.blocks:
+        for block in filter(measure, self.blocks):
             function = self._function_around(block)
-            if block.step:
-                idle_inside[function] = max(idle_inside[function], block.idle)
-            if measure(block):
-                known = self._tracings.get(function, (block.graphs, block.idle))
-                traced[function] = max(known, traced.get(function, (0, 0)))
-        tracings = sum(
-            number + max(0, idle_inside[function] - idle)
-            for function, (number, idle) in traced.items()
-        )
-        return tracings, sum(max(idle_inside[each], idle) for each, (_, idle) in traced.items())
+            known = self._tracings.get(function, (block.graphs, block.idle))
+            traced[function] = max(known, traced.get(function, (0, 0)))
+        tracings, idle = zip((0, 0), *traced.values(), strict=True)
+        return sum(tracings), sum(idle)
 
     def _function_around(self, block: Block) -> tuple[str, str]:
         """The worker and the traced function of a block, which may be a branch inside it."""
@@ -595,9 +587,8 @@ class Summary(Counts):
 
         TensorFlow traces a function that makes variables once to make them, and once to run it.
         """
-        graphs = [graph for graph in self.trace.graphs if graph.root == self.root and graph.idle]
-        idle = graphs or (self.steps and any(block.step and block.idle for block in self.blocks))
-        return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, graphs))
+        idle = [graph for graph in self.trace.graphs if graph.root == self.root and graph.idle]
+        return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
 
     def calls(self, method: int, replica: int | None = None) -> tuple[int, int]:
         """The number of Python calls of a method: eagerly, and while tracing."""

@@ -231,6 +231,7 @@ class JaxBlocks(backend.Blocks):
         part = Part(
             0,
             step,
+            None,
             lambda _: runs[0] or max([*runs.values()], default=0),
             lambda: held() is None,
         )

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
@@ -149,11 +150,13 @@ class GraphBlocks(backend.Blocks):
 
     def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
         """List the tracing of a graph with a block that makes `use` of a counter."""
-        replica = block.replica
+        replica, place = block.replica, ref(call.place.region)
+        hash(place)  # a weak reference must be hashed while its object is alive
         root = compat.graphs_around(call.place.graph)[-1]
         part = Part(
             replica,
             block.step,
+            place,
             lambda total_of: use.ran(total_of(replica, use.number)),
             lambda: use.released is not None,
         )
