@@ -164,6 +164,55 @@ def test_what_made_its_variables_in_its_first_call() -> None:
     assert read(made[0])[0] == Reading(3)
 
 
+def test_an_optimizer_that_only_the_code_of_a_function_shows() -> None:
+    """The graph writes to none of its variables, and the name of its ops is the program's."""
+    keras = library_of("keras3")
+    first, second = keras.Variable([0.0]), keras.Variable([0.0])
+    named, direct = v1.train.GradientDescentOptimizer(1.0), keras.optimizers.SGD(1.0)
+    direct.build([second])
+
+    @tf.function
+    def step_named() -> None:
+        named.apply_gradients([(tf.ones(1), first.value)], name="train")
+
+    @tf.function
+    def step_directly() -> None:
+        direct.update_step(tf.ones(1), second, 1.0)
+
+    step_named()
+    step_directly()
+    with tracer.record() as recording:
+        step_named()
+        step_directly()
+    trace = recording.trace()
+    assert list(trace.count("updates", "optimizer").values()) == [1, 1]
+    assert trace.complete
+
+
+def test_a_class_with_its_own_apply_leaves_the_functions_of_others() -> None:
+    """They are not traced again, so their random draws go on."""
+
+    class Own(library_of("keras3").optimizers.SGD):  # type: ignore[misc]
+        def apply(self, *args: Any) -> None:
+            super().apply(*args)
+
+    count, traced = tf.Variable(0.0), []
+
+    @tf.function
+    def metric() -> None:
+        traced.append(metric)
+        count.assign_add(1.0)
+
+    metric()
+    optimizer, weight = Own(1.0), tf.Variable([0.0])
+    optimizer.build([weight])
+    tracer.wrap(optimizer)
+    metric()
+    optimizer.apply([tf.ones(1)], [weight])
+    trace = tracer.trace_of(optimizer)
+    assert (len(traced), trace.updates(), trace.complete) == (1, 1, True)
+
+
 def test_unwrapped_functions_can_be_traced_again(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
@@ -307,6 +356,25 @@ def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
     assert (trace.updates(), trace.complete) == (2, True)
     assert "step, traced before the optimizer was wrapped, is traced again" in trace.notes[0]
     assert "its Python values are read again" in trace.notes[0]
+
+
+def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
+    """They answer any name by an op in the current graph, or raise if it is that of a Session."""
+    strategy = tf.distribute.MirroredStrategy(
+        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        total = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        weight = tf.Variable(0.0)
+    read = tf.function(lambda: (weight.assign_add(1.0), total.read_value()))
+    read()
+    with tf.Graph().as_default() as graph:
+        tracer.wrap(library_of("legacy").optimizers.legacy.SGD(1.0))
+        assert not graph.get_operations()
 
 
 # Training is the same.

@@ -388,13 +388,12 @@ def test_a_fault_in_the_search_for_functions_is_said_and_leaves_the_program_alon
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    step = tf.function(lambda: _step(optimizer, weight))
-    step()
+    tf.function(lambda: _step(optimizer, weight))()
 
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("tracer.backends.tensorflow.late_wrap._uses", fail)
+    monkeypatch.setattr("tracer.backends.tensorflow.late_wrap._users_of", fail)
     with pytest.warns(RuntimeWarning, match="oops"), tracer.record() as recording:
         _step(optimizer, weight)
     assert weight.numpy() == [-2.0]

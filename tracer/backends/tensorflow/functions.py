@@ -16,6 +16,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
     polymorphic_function,
+    tf_method_target,
 )
 from tensorflow.python.framework import func_graph
 
@@ -54,6 +55,11 @@ def ops_in(graph: Any) -> Iterator[Any]:
     inner = (function.graph for function in graph._functions.values())
     for each in (graph, *inner):
         yield from each.get_operations()
+
+
+def bound_to(value: Any) -> Any:
+    """The object that a `tf.function` method is bound to, from TensorFlow's stand-in for it."""
+    return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
 
 
 _PATIENCE = 5

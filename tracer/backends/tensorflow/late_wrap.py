@@ -9,16 +9,18 @@ a graph of a Session. Where calls are not seen, a graph is noted at once:
 the function of a dataset, a function that is being traced, one that calls an older one.
 """
 
+import inspect
 import re
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
+    bound_to,
     concrete_functions,
     feeds_a_dataset,
     forget_graphs,
@@ -27,21 +29,20 @@ from tracer.backends.tensorflow.functions import (
     ops_in,
     running_functions,
 )
-from tracer.backends.tensorflow.variables import (
-    TRACED_PER_VARIABLE,
-    canonical,
-    iterations_of,
-    own_handles,
-)
+from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
 from tracer.core.patches import Patch
+from tracer.core.reachable import held_by, reachable
+from tracer.kinds import kind_of
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable; excludes assignments, as by an initializer."""
 _WRITE = re.compile("Apply|Assign|Scatter")
 _SESSION = "a graph of a Session"
+_MAX_STEPS = 6
+"""How many references to follow from a function's Python code to an optimizer."""
 
 
 class StaleFunctions(late_wrap.StaleFunctions):
@@ -74,12 +75,13 @@ class StaleFunctions(late_wrap.StaleFunctions):
         """
         self.begin(late.number, late.optimizer)
         handles = frozenset(map(id, own_handles(late.optimizer)))
-        stale = {}
-        for function in functions_alive()[0]:
-            written = written_by(function.graph)
-            was_traced = bisect(self._bounds[late.number], written.time) % 2 == 1
-            if not was_traced and _uses(function.graph, written, late, handles):
-                stale[id(function)] = function
+        scope = late.name if late.kind.name == "v1" else ""
+        users = {id(each): each for each in _users_of(late.optimizer, handles, scope)}
+        stale = {
+            key: function
+            for key, function in users.items()
+            if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
+        }
         running = [id(each) for each in running_functions()] if stale else ()
         for key, function in stale.items():
             name = compat.function_name(function.graph)
@@ -97,7 +99,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 again.append(compat.function_name(graphs[0]))
         self.retraced(late.name, again)
         for graph in graphs_being_traced():
-            if _uses(graph, written_so_far(graph), late, handles):
+            if _uses(graph, written_so_far(graph), handles, scope):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), unseen=True)
         for graph in _session_graphs(late):
@@ -133,20 +135,41 @@ def _watch(function: Any, called: Callable[[], None]) -> None:
     Patch(function, "_captured_inputs", ours, "to see calls that are not counted", "gone").put_in()
 
 
-def _uses(graph: Any, written: Written, late: Late, handles: Collection[int]) -> bool:
-    """True if a graph contains updates by an optimizer.
+def _users_of(optimizer: Any, handles: Collection[int], scope: str) -> Iterator[Any]:
+    """Yield the living concrete functions that use an optimizer, some perhaps twice.
 
-    It writes to one of `handles`, the optimizer's own variables (its iterations, a slot variable),
-    or, for a v1 optimizer, its ops have the optimizer's name. A class with its own step may write
-    to neither, so each graph that writes to any variable counts as its. Nor does the function in
-    which tf_keras compiles an update; which optimizer it belongs to does not matter.
+    A function uses it if its graph writes to one of `handles`, the optimizer's own variables (its
+    iterations, a slot variable), or if its Python code reaches the optimizer and its graph writes
+    to any variable, or, for a v1 optimizer, if its ops have the optimizer's name, `scope`.
     """
-    compiled = late.kind.name == "keras2" and graph.name.startswith(TRACED_PER_VARIABLE)
-    if compiled or (late.own_steps and written.anything):
-        return True
-    by_name = late.kind.name == "v1" and _updates_by(late.name)
+    concretes, polymorphics = functions_alive()
+    for concrete in concretes:
+        if _uses(concrete.graph, written_by(concrete.graph), handles, scope):
+            yield concrete
+    for function in polymorphics:
+        for concrete in concrete_functions(function):
+            if written_by(concrete.graph).anything:
+                if concrete.graph not in _in_code:
+                    _in_code[concrete.graph] = _optimizers_in(function.python_function)
+                if id(optimizer) in _in_code[concrete.graph]:
+                    yield concrete
+
+
+_in_code: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+"""The ids of the optimizers that the Python code of a graph reaches."""
+
+
+def _optimizers_in(code: Any) -> frozenset[int]:
+    held = reachable(code, _follow, _MAX_STEPS)
+    owners = [owner for each in held if (owner := bound_to(each)) is not None]
+    return frozenset(id(each) for each in (*held, *owners) if kind_of(type(each)) is not None)
+
+
+def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
+    """True if a graph writes to one of `handles`, or has update ops under `scope`, if given."""
+    by_name = _updates_by(scope)
     return not written.captured.isdisjoint(handles) or bool(
-        by_name and any(by_name.search(op.name) for op in ops_in(graph))
+        scope and any(by_name.search(op.name) for op in ops_in(graph))
     )
 
 
@@ -158,6 +181,13 @@ def _updates_by(name: str) -> re.Pattern[str]:
     return re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
 
 
+def _follow(value: Any) -> Iterator[Any]:
+    yield from held_by(value)
+    # Look at the class: a variable of a strategy answers any name by adding an op.
+    if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
+        yield value.python_function
+
+
 def _session_graphs(late: Late) -> list[Any]:
     """The living graphs of Sessions that already contain updates by an optimizer.
 
@@ -165,20 +195,20 @@ def _session_graphs(late: Late) -> list[Any]:
     `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its own step may put them
     anywhere, so for it each update op counts as one.
     """
-    graphs = []
-    if late.kind.name == "v1" or (late.kind.name == "legacy" and late.own_steps):
+    kind, graphs = late.kind.name, []
+    if kind == "v1" or (kind == "legacy" and late.own_steps):
         graphs = compat.session_graphs_alive()
-    elif late.kind.name == "legacy" and iterations_of(late.optimizer) is None:
+    elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
-    by_name, by_type = _updates_by(late.name), _WRITE
-    if late.own_steps:
-        by_name, by_type = re.compile(""), _UPDATE
+    by_name = _updates_by(late.name)
     return [
         graph
         for graph in graphs
         if any(
-            by_name.search(op.name) and by_type.search(op.type) and not compat.is_called_before(op)
+            (_UPDATE.search(op.type) if late.own_steps else by_name.search(op.name))
+            and _WRITE.search(op.type)
+            and not compat.is_called_before(op)
             for op in graph.get_operations()
         )
     ]

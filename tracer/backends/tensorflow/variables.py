@@ -19,7 +19,7 @@ from tracer.model.records import Variable
 _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all Keras 3 variables."""
 
-TRACED_PER_VARIABLE = "_update_step_xla"
+_TRACED_PER_VARIABLE = "_update_step_xla"
 """A tf_keras function that gets the variable and its id, so it is traced for each variable."""
 
 
@@ -73,7 +73,7 @@ class VariableTable(backend.Variables):
                 named = {id(outer): inner.op.name for outer, inner in around.captures}
                 inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
                 self._inputs[around] = inputs
-            if id(handle) in inputs and not around.name.startswith(TRACED_PER_VARIABLE):
+            if id(handle) in inputs and not around.name.startswith(_TRACED_PER_VARIABLE):
                 return inputs[id(handle)]
         return None
 
