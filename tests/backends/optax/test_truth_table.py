@@ -175,6 +175,10 @@ def apply_every() -> Ran:
     return run._replace(weights={name: number / 3 for name, number in run.weights.items()})
 
 
+def jitted(tx: Any) -> Any:
+    return optax.GradientTransformation(tx.init, jax.jit(tx.update))
+
+
 def one_in_each_step(inner: Any) -> Any:
     """A transformation of the program's own, with the state of another: it adds to 0."""
 
@@ -237,6 +241,10 @@ def parts(last: Any = None) -> Any:
     return optax.partition({"train": odometer(), "freeze": optax.set_to_zero()}, last or labels)
 
 
+def parts_for(learning_rate: float) -> Any:
+    return optax.chain(optax.scale(learning_rate), parts())
+
+
 FREEZING: dict[str, Callable[[], Any]] = {
     "partition": parts,
     "partition by a function": lambda: parts(
@@ -246,6 +254,13 @@ FREEZING: dict[str, Callable[[], Any]] = {
     "freeze": lambda: optax.chain(odometer(), optax.freeze(FROZEN)),
     "selective_transform": lambda: optax.selective_transform(odometer(), freeze_mask=FROZEN),
     "inside apply_if_finite": lambda: optax.apply_if_finite(parts(), 3),
+    "named_chain": lambda: optax.named_chain(
+        ("train", odometer()), ("freeze", optax.freeze(FROZEN))
+    ),
+    "inject_hyperparams": lambda: optax.inject_hyperparams(parts_for)(learning_rate=1.0),
+    "masked before a part with the other mask": lambda: optax.chain(
+        optax.masked(optax.set_to_zero(), FROZEN), optax.masked(odometer(), TRAIN)
+    ),
 }
 
 
@@ -296,9 +311,10 @@ def test_a_frozen_leaf_is_not_updated_in_a_recording(make: Callable[[], Any]) ->
     "tx",
     [
         optax.chain(parts(), odometer()),
-        optax.inject_hyperparams(lambda: parts())(),
-        optax.named_chain(("train", odometer()), ("freeze", optax.freeze(FROZEN))),
+        optax.chain(jitted(parts()), optax.scale(1.0)),
+        optax.apply_if_finite(optax.chain(parts(), odometer()), 3),
         one_in_each_step(parts()),
+        one_in_each_step(optax.MultiSteps(parts(), 1)),
     ],
 )
 def test_a_frozen_leaf_that_another_part_may_change(tx: Any) -> None:
@@ -307,6 +323,40 @@ def test_a_frozen_leaf_that_another_part_may_change(tx: Any) -> None:
     trace = tracer.trace_of(loop.tx)
     assert (trace.updates(), trace.complete) == (6, False)
     assert trace.notes[0].startswith("a transformation around set_to_zero may change")
+
+
+def ones_of_zeros() -> Any:
+    """An odometer of the program's own, with a helper that its closure does not show."""
+
+    def update(updates: Any, state: Counted, params: Any = None) -> Any:
+        made, _ = HELPER.update(updates, optax.EmptyState())
+        return jax.tree.map(lambda zero: zero + 1, made), Counted(state.calls + 1)
+
+    return optax.GradientTransformation(odometer().init, update)
+
+
+HELPER = optax.set_to_zero()
+
+
+@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: optax.MultiSteps(tx, 1)])
+def test_set_to_zero_as_a_helper(around: Callable[[Any], Any]) -> None:
+    """What it made is not what is returned, so only the frozen leaf is not updated."""
+    tx = optax.chain(ones_of_zeros(), optax.freeze(FROZEN))
+    loop = Loop(tracer.wrap(around(tx)))
+    loop.run([1.0] * 3)
+    assert [float(jnp.ravel(each)[0]) for each in jax.tree.leaves(loop.state[0])] == [3, 3, 0]
+    trace = tracer.trace_of(loop.tx)
+    assert trace.count("updates", by="variable") == {("a/bias",): 3, ("a/kernel",): 3}
+    assert not trace.complete
+    assert trace.notes[0].startswith("a transformation around set_to_zero may change")
+
+
+def test_a_frozen_leaf_is_no_matter_of_the_part_after_it() -> None:
+    inner = tracer.wrap(odometer())
+    loop = Loop(tracer.wrap(optax.chain(parts(), inner)))
+    loop.run([1.0] * 2)
+    trace = tracer.trace_of(inner)
+    assert (trace.updates(), trace.complete) == (6, True)
 
 
 def test_each_block_over_a_program_of_an_earlier_block_is_saved() -> None:

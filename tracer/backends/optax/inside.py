@@ -15,8 +15,12 @@ _FAR = 50
 
 class _CallsUnderWay(threading.local):
     depth = 0
-    zeros: set[str]
-    """The names of the leaves that `set_to_zero` got in the outermost call."""
+    zeros: dict[int, Callable[[], Any]]
+    """By `id`, weak references to the leaves that are set to zero in the outermost call."""
+    names: set[str]
+    """The names of the leaves that `set_to_zero` got in the innermost call."""
+    inner: list[list[bool]]
+    """Which leaves are set to zero inside a transformation around them, by call."""
     decays: dict[float, set[str]]
     """By weight decay, the names of the leaves to which it was added in this call."""
 
@@ -24,7 +28,7 @@ class _CallsUnderWay(threading.local):
         self.clear()
 
     def clear(self) -> None:
-        self.zeros, self.decays = set(), defaultdict(set)
+        self.zeros, self.names, self.inner, self.decays = {}, set(), [], defaultdict(set)
 
 
 under_way = _CallsUnderWay()
@@ -139,35 +143,6 @@ def is_of_optax(schedule: Any) -> bool:
     """True if a schedule and the functions in it are all optax's, so that calling it is safe."""
     held = filter(callable, held_in(schedule))
     return all(str(each.__module__).startswith("optax.") for each in held)
-
-
-_KEEPING = (
-    "MultiSteps",
-    "apply_if_finite",
-    "chain",
-    "conditionally_mask",
-    "masked",
-    "partition",
-    "set_to_zero",
-    "with_extra_args_support",
-)
-"""The makers whose results for a leaf are those of an inner transformation, or 0."""
-
-
-def keeps_zeros(update: Any) -> bool:
-    """True if the leaves that `set_to_zero` inside sets to zero are 0 in the result."""
-    holding = [each for each in held_in(update) if callable(each) and holds(each, _sets_to_zero)]
-    return bool(holding) and all(map(_keeps, holding))
-
-
-def _keeps(held: Any) -> bool:
-    """True for a function of optax that does not change what `set_to_zero` returned to it."""
-    parts = closure_of(held).get("update_fns", ())  # of a chain
-    return _maker(held) in _KEEPING and not any(holds(part, _sets_to_zero) for part in parts[:-1])
-
-
-def _sets_to_zero(held: Any) -> bool:
-    return getattr(held, "__qualname__", "") == "set_to_zero.<locals>.update_fn"
 
 
 def label(transformation: Any) -> str:

@@ -9,14 +9,18 @@ an outcome computed from the states.
 States are not enough: another transformation may add to the updates, `apply_if_finite` gives up
 after some steps, and 0 times NaN is NaN. So discarded updates are also compared with 0.
 
-`masked` and `partition` pass a part of the tree to `set_to_zero`, with the same paths. So the paths
-that it gets are those of the leaves that it sets to zero. No values are read, and no masks or
-labels are asked for. `inside.keeps_zeros` tells whether what it returned is the result.
+`chain`, `partition` and `masked` (so also `freeze` and `selective_transform`) return a leaf that a
+part does not change as the same object. So a leaf was set to zero if it is an object that
+`set_to_zero` made. No values are read, and no masks or labels are asked for. `MultiSteps`,
+`apply_if_finite` and `conditionally_mask` return a 0 as another object: theirs are matched by their
+place among the leaves.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import jax
 import jax.numpy as jnp
@@ -159,37 +163,117 @@ def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
 
 
 class _Watched:
-    """A module as functions of optax see it, which notes the arguments of one of them."""
+    """A module as functions of optax see it, which observes where they use one attribute."""
 
-    def __init__(self, module: Any, used: str, note: Callable[[dict[str, Any]], None]) -> None:
-        """The function is the only one in its file that uses the attribute `used`."""
-        self._module, self._used, self._note = module, used, note
+    def __init__(
+        self, module: Any, used: str, observe: Callable[[Any, dict[str, Any]], Any]
+    ) -> None:
+        """`observe` gets the attribute `used` and the variables of the function that uses it.
+
+        The function gets what `observe` returns.
+        """
+        self._module, self._used, self._observe = module, used, observe
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
         if name == self._used and under_way.depth:
             with suppress_faults():
-                self._note(sys._getframe(1).f_locals)
-        return getattr(self._module, name)
+                return self._observe(found, sys._getframe(1).f_locals)
+        return found
 
 
-def _note_zeros(values: dict[str, Any]) -> None:
-    under_way.zeros.update(names_in(values["updates"]))
+def is_zero(update: Any) -> bool:
+    """True if `set_to_zero` made this update, in the call under way on this thread."""
+    made = under_way.zeros.get(id(update))
+    return made is not None and made() is update
 
 
-def _note_decay(values: dict[str, Any]) -> None:
+def _note_zeros(leaves: list[Any]) -> None:
+    with suppress_faults():
+        under_way.zeros |= {id(leaf): ref(leaf) for leaf in leaves}
+
+
+def _in_set_to_zero(zeros_like: Any, values: dict[str, Any]) -> Any:
+    """A `zeros_like` that notes what it makes."""
+    under_way.names.update(names_in(values["updates"]))
+
+    def noting(leaf: Any) -> Any:
+        made = zeros_like(leaf)
+        _note_zeros([made])
+        return made
+
+    return noting
+
+
+def _in_branching(cond: Any, values: dict[str, Any]) -> Any:
+    """A `cond` that notes leaves that are 0 in one branch; the other branch returns only 0."""
+    inner: Any = values.get("do_update")
+    if getattr(inner, "__qualname__", "").startswith("conditionally_transform"):
+        return cond  # the other branch returns what it got
+
+    def noting(which: Any, *given: Any, **more: Any) -> Any:
+        outer, under_way.inner = under_way.inner, []
+        try:
+            given = tuple(
+                _noting(each) if callable(each) and each is inner else each for each in given
+            )
+            made = cond(which, *given, **more)
+            calls = under_way.inner
+        finally:
+            under_way.inner = outer
+        with suppress_faults():
+            leaves = jax.tree.leaves(made[0])
+            if calls and all(len(zeros) == len(leaves) for zeros in calls):
+                places = zip(leaves, *calls, strict=True)
+                _note_zeros([leaf for leaf, *zeros in places if all(zeros)])
+        return made
+
+    return noting
+
+
+def _noting(branch: Callable[..., Any]) -> Callable[..., Any]:
+    """A branch that notes which leaves it returns as zeros."""
+
+    @functools.wraps(branch)
+    def noting(*args: Any) -> Any:
+        made = branch(*args)
+        _note_inner(made[0])
+        return made
+
+    return noting
+
+
+def _in_multi_steps(tree: Any, values: dict[str, Any]) -> Any:
+    """`jax.tree`; notes which leaves are 0 before they are multiplied by 0 or 1."""
+    if "final_updates" in values:
+        _note_inner(values["final_updates"])
+    return tree
+
+
+def _note_inner(updates: Any) -> None:
+    with suppress_faults():
+        under_way.inner.append(list(map(is_zero, jax.tree.leaves(updates))))
+
+
+def _in_decay(tree: Any, values: dict[str, Any]) -> Any:
+    """`jax.tree`; notes which leaves decay."""
     decay = values.get("weight_decay")
     if isinstance(decay, float):
         under_way.decays[decay].update(names_in(values["updates"]))
+    return tree
 
 
 def watch() -> None:
-    """Observe `set_to_zero` and `add_decayed_weights`: which leaves do they get?"""
-    for home, name, used, note in (
-        ("optax._src.base", "jnp", "zeros_like", _note_zeros),
-        ("optax.transforms._adding", "jax", "tree", _note_decay),
+    """Observe `set_to_zero` and `add_decayed_weights`, and what keeps zeros as other objects."""
+    for home, name, used, observe in (
+        ("optax._src.base", "jnp", "zeros_like", _in_set_to_zero),
+        ("optax.transforms._accumulation", "jax", "tree", _in_multi_steps),
+        ("optax.transforms._accumulation", "lax", "cond", _in_branching),
+        ("optax.transforms._adding", "jax", "tree", _in_decay),
+        ("optax.transforms._conditionality", "lax", "cond", _in_branching),
     ):
         module = sys.modules.get(home)
         original = getattr(module, name, None)
         if original is not None and type(original) is not _Watched:
-            ours = _Watched(original, used, note)
+            ours = _Watched(original, used, observe)
             Patch(module, name, ours, "to see which leaves are zeroed or decay", "exit").put_in()

@@ -1,7 +1,7 @@
 """One call of `update` is one block: its arguments, its results, and the outcome of the updates."""
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -79,13 +79,11 @@ class Step(calls.Step):
         if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
             list(recorder.requests(self, self.index, _STEP, pairs or ()))
         pairs = [pair for pair in pairs if pair[0] is not None]
-        zeros: Container[str] = under_way.zeros
-        if zeros and not self.update.keeps_zeros:
+        zeroed = [pair for pair in pairs if outcome.is_zero(pair[0])]
+        if not under_way.names <= {leaf.name for _, leaf in zeroed}:
             recorder.note(_CHANGED)
-            zeros = ()
-        zeroed = [pair for pair in pairs if pair[1].name in zeros]
         self.sites += recorder.sites_of(self, self.index, _LEAF, "zeroed", zeroed)
-        updated = [pair for pair in pairs if pair[1].name not in zeros]
+        updated = [pair for pair in pairs if not outcome.is_zero(pair[0])]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.counts = outcome.counts_in(self.given.get("state"), state)

@@ -17,14 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-from tracer.backends.optax.inside import (
-    held_in,
-    holds,
-    keeps_zeros,
-    label,
-    settings_in,
-    under_way,
-)
+from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
 from tracer.core.call_paths import frames_from
 from tracer.core.lines import made_here
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
@@ -69,6 +62,7 @@ class TracedUpdate:
         if self.maker and not (binding is not None and PROGRAM in binding.holders):
             binding = None if under_way.depth else self._to_count(binding)
         under_way.depth += 1
+        names, under_way.names = under_way.names, set()
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
                 return self.original(*args, **kwargs)
@@ -78,13 +72,9 @@ class TracedUpdate:
                 return step.result
         finally:
             under_way.depth -= 1
+            under_way.names |= names
             if not under_way.depth:
                 under_way.clear()
-
-    @functools.cached_property
-    def keeps_zeros(self) -> bool:
-        """Whether the leaves that `set_to_zero` inside it got are 0 in its result."""
-        return keeps_zeros(self.original)
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """The binding that counts an outermost call; None if it is not counted.
