@@ -14,7 +14,7 @@ from msgspec import structs
 from tracer.errors import shown
 from tracer.model.counts import updates
 from tracer.model.evidence import BackwardPasses, Fitted, Iterations, NoStep, Scheduled
-from tracer.model.phrases import class_of, replica_noun
+from tracer.model.phrases import class_of, replica_noun, where_made
 from tracer.model.records import Rate, RateRun
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import first_of, listed, plural, some
@@ -116,8 +116,14 @@ def _rates(summary: Summary) -> Iterator[str]:
     decays = [rate for rate in _of_root(summary) if rate.what == "decay" and rate.variables]
     for text, of in _by_text(decays).items():
         number = "all " if len(of) == passed else f"{len(of):,} of "
+        some_of = [summary.trace.variables[index] for index in sorted(of) if len(of) < passed]
+        flat = [each.name for each in some_of if len(each.shape) < 2]
+        named = "; ".join(filter(None, [first_of(flat, 2), where_made(summary)]))
+        among = f", {len(flat):,} of them one-dimensional ({named})"
+        among = among if 0 < len(flat) < len(some_of) else ""
         if text != "0":
-            yield f"weight decay {text} on {number if passed > 1 else ''}{some(passed, noun)}"
+            on = f"{number if passed > 1 else ''}{some(passed, noun)}"
+            yield f"weight decay {text} on {on}{among}"
     for _, scheduled in summary.evidence(Scheduled):
         yield f"scheduled by {scheduled.name}"
 

@@ -7,7 +7,7 @@ import gc
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -813,6 +813,65 @@ def test_a_hook_that_steps_once_more(register: str, cls: type) -> None:
     is_exact = cls is torch.optim.SGD
     assert (trace.steps, trace.complete) == (1, is_exact)
     assert trace.updates() == (6 if is_exact else 3)
+
+
+@pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+def test_a_parameter_that_only_an_inner_step_of_the_same_optimizer_updates(by: str) -> None:
+    """As with two models that take turns in one optimizer."""
+    parameters = zeros(2)
+    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True))
+    moves, once_more = Moves(parameters), [True, False]
+
+    def turn(*hooked: Any) -> Any:
+        once_more.reverse()
+        if once_more[1]:
+            for place in (0, 1):
+                optimizer.zero_grad()
+                give([parameters[place]])
+                if place == (by == "post-hook"):
+                    optimizer.step()
+        return None if hooked else torch.zeros(())
+
+    if by != "closure":
+        getattr(optimizer, f"register_step_{by.replace('-', '_')}")(turn)
+    give(parameters[:1])
+    optimizer.step(*([turn] if by == "closure" else []))
+    moves.look()
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [1, 1]
+    assert [trace.updates(variable=each) for each in parameters] == [1, 1]
+    assert by_step(trace) == moves.by_step and trace.complete
+
+
+@pytest.mark.parametrize("case", ["LBFGS", "fused", "fused, pre-hook", "began unseen", "inner"])
+def test_a_hook_that_takes_away_gradients_which_no_version_shows(case: str) -> None:
+    parameters, once_more = zeros(), [True, False]
+    options = {"fused": True} if "fused" in case else {}
+    optimizer = (torch.optim.LBFGS if case == "LBFGS" else torch.optim.SGD)(parameters, **options)
+    optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
+    with ExitStack() as blocks:
+        recording: Any = None
+
+        def closure(*hooked: Any) -> Any:
+            nonlocal recording
+            once_more.reverse()
+            recording = recording or blocks.enter_context(tracer.record())
+            give(parameters)
+            if case == "inner" and once_more[1]:
+                optimizer.step()
+                give(parameters)
+            return None if hooked else torch.zeros(())
+
+        if case != "began unseen":
+            recording = blocks.enter_context(tracer.record())
+        if "pre-hook" in case:
+            optimizer.register_step_pre_hook(closure)
+        moves = Moves(parameters)
+        optimizer.step(*([] if "pre-hook" in case else [closure]))
+    moves.look()
+    assert moves.by_step == [3]
+    trace = recording.trace()
+    assert not trace.complete and "if it removed gradients" in trace.notes[0]
 
 
 def test_a_step_that_is_set_on_the_optimizer() -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "has_hooks",
     "has_hooks_of_steps",
     "holds_optimizer",
+    "hooks_after",
     "hooks_before",
     "is_capturing",
     "is_elsewhere",
@@ -74,12 +75,16 @@ def hooks_before(optimizer: Any) -> int:
     return len(optimizer._optimizer_step_pre_hooks) + len(global_hooks[0]) - 1
 
 
+def hooks_after(optimizer: Any) -> int:
+    """How many hooks of the program run after its steps."""
+    return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
+
+
 def has_hooks_of_steps(optimizer: Any) -> bool:
     """True if the program has hooks around its steps, and its `step` calls no other by `super`."""
     steps = [vars(each)["step"] for each in type(optimizer).__mro__ if "step" in vars(each)]
     hooked = sum(bool(getattr(step, "hooked", False)) for step in steps)
-    after = len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) > 1
-    return hooked < 2 and bool(after or hooks_before(optimizer))
+    return hooked < 2 and bool(hooks_after(optimizer) or hooks_before(optimizer))
 
 
 class Hook(Patch):

@@ -45,6 +45,10 @@ _CAPTURED = (
     "a step of {name} was captured in a CUDA graph: it is counted once, at the capture, and not "
     "when the graph is replayed, because a replay calls no Python"
 )
+_CLEARED = (
+    "a closure or a hook computed the gradients of {name}, and a hook after the step ran before "
+    "the tracer's: if it removed gradients, their updates are not counted"
+)
 _WITHIN = (
     "a step of {name} was called inside another one, for example by a hook: a parameter that "
     "both updated is counted once"
@@ -220,17 +224,21 @@ class StepCounter:
         else:
             layouts = compat.layouts_of(parameters)
         adds_zero = any(map(_is_lbfgs, self.recorder.optimizers.alive()))
+        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         # Else a closure or hook called the inner steps, and both update what has a gradient.
-        around = call.sites if self._looks or compat.holds_optimizer(optimizer) else ()
-        inner = {id(each) for each in self.recorder.variables_of(around).values()}
+        is_around = bool(inner) and (self._looks or compat.holds_optimizer(optimizer))
+        hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
+        hides = hides or (bool(inner) and not is_around)
+        if hides and call.asked is None and None in layouts and compat.hooks_after(optimizer):
+            self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
             did = asks and not skipped
-            if id(parameter) in inner:
+            if id(parameter) in inner and (is_around or not asks):
                 did = False  # counted by the inner step
                 self._moved.add(id(parameter))
-            elif call.versions is not None and (self._looks or inner or not did):
+            elif call.versions is not None and (self._looks or is_around or not did):
                 did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
                 (now,) = compat.layouts_of([parameter])
