@@ -53,9 +53,9 @@ _left_out = 0
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the quick tests in two processes, if all of them were asked for and nothing else was."""
-    options = config.option
-    plain = not (config.args_source.name == "ARGS" or options.keyword or options.markexpr)
-    if plain and (os.cpu_count() or 1) > 1 and getattr(options, "numprocesses", 0) is None:
+    options, inside = config.option, hasattr(config, "workerinput")  # one of the two asks, too
+    plain = config.args_source.name != "ARGS" and not (options.keyword or options.markexpr)
+    if plain and not inside and getattr(options, "numprocesses", 0) is None:
         options.numprocesses, options.dist = 2, "loadfile"
 
 

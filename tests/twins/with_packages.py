@@ -95,7 +95,7 @@ def steps_of_gpt2(model: Any, optimizer: Any) -> None:
 @twin(
     "",
     "ended with RuntimeError: element 0 of tensors does not require grad",
-    "after 0 steps",
+    "before the first",
     raises="element 0 of tensors does not require grad",
     packages=("torch", "peft", "transformers"),
     screen="sweep",
