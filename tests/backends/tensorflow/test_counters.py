@@ -138,7 +138,15 @@ def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.Monkey
     assert trace.count("updates", by=()) == {(): 7000}
 
 
-@pytest.mark.parametrize("way", ["loop", "dataset", "called in a loop", "called by a dataset"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "loop",
+        pytest.param("dataset", marks=pytest.mark.long),  # half a minute: tf.data is slow here
+        "called in a loop",
+        pytest.param("called by a dataset", marks=pytest.mark.long),
+    ],
+)
 def test_short_calls_and_then_long_ones(way: str) -> None:
     """After many calls of few steps, the first calls of many steps lose none."""
     optimizer = tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(-1.0))
