@@ -161,7 +161,7 @@ def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:
     with tracer.record() as recording:
         train()
     (names,) = {each.never_passed for each in recording.trace().data.optimizers} - {()}
-    assert names == ("head.weight", "head.bias")
+    assert {*names} == {"head.weight", "head.bias"}  # in the order of the addresses
 
 
 Rows = dict[str, tuple[str, int]]
