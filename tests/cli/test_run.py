@@ -143,7 +143,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
                     "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute",
                     1,
                     "Mute",
-                    "ended with Mute, after",
+                    "ended with Mute, before the first",
                 ),
                 ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "ended at Ctrl-C"),
             )
