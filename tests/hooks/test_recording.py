@@ -434,11 +434,17 @@ def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
         return get_objects(generation)
 
     monkeypatch.setattr(gc, "get_objects", walk)
+    for _ in range(2):
+        walks.clear()
+        with tracer.record():
+            pass
+    others = len(walks)  # for graphs of Sessions, if another test left a v1 optimizer alive
+    walks.clear()
     between = legacy.SGD(1.0)
     older = tf.function(lambda: _step(between, weight))
     older()
     with tracer.record() as recording:
-        assert len(walks) == 1
+        assert len(walks) == 1 + others
         _step(optimizer, weight)
         _step(legacy.SGD(1.0), weight)
         older()
@@ -448,7 +454,7 @@ def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
     for _ in range(3):
         with tracer.record():
             pass
-    assert len(walks) == 2  # the function was traced again
+    assert len(walks) == 2 + 4 * others  # the function was traced again
 
 
 def test_the_interval_at_which_threads_switch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
