@@ -85,7 +85,15 @@ ALONE = """
 
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs Keras")
-@pytest.mark.parametrize("deleted", [("torch",), ("optax",), ("tensorflow",), ("optax", "jax")])
+@pytest.mark.parametrize(
+    "deleted",
+    [
+        ("torch",),
+        pytest.param(("optax",), marks=pytest.mark.sweep),
+        pytest.param(("tensorflow",), marks=pytest.mark.sweep),
+        ("optax", "jax"),
+    ],
+)
 def test_a_backend_is_a_folder_that_can_be_deleted(
     deleted: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -37,7 +37,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.mark.parametrize("name", ["many_variables", "hostile_names", "with_effects"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("many_variables", marks=pytest.mark.sweep),
+        "hostile_names",
+        "with_effects",
+    ],
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_opens_fits_and_prints(

@@ -192,7 +192,7 @@ def test_spawned_processes_are_traced(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_forks_are_not_traced(tmp_path: Path, trains: bool) -> None:
     """They may have trained, if the process that forks did not: workers of a loader do not."""
     done = run(tmp_path, FORKS + trains * "train(4)\nfork()\n")
@@ -212,7 +212,7 @@ def test_a_child_that_forks_is_incomplete(tmp_path: Path) -> None:
     assert not trace.complete and not trace.optimizers
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_a_fork_beside_a_thread_that_trains(tmp_path: Path) -> None:
     assert run(tmp_path, FORK_OF_THREADS).returncode == 0
     assert tracer.load(tmp_path / "traces").complete

@@ -489,7 +489,10 @@ PROGRAMS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    ["keras 3", "session", pytest.param("raises in the optimizer", marks=pytest.mark.sweep)],
+)
 def test_training(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(PROGRAMS[name])
     plain = both(tmp_path, "train.py")
@@ -501,7 +504,7 @@ def test_training(tmp_path: Path, name: str) -> None:
     assert not trace.data.effects
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_a_module_of_a_package_that_trains(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()

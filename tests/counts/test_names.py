@@ -21,7 +21,7 @@ import tracer
 import tracer.keras
 from tracer.model.trace import Trace
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 BATCH = 4
 

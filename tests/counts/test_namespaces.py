@@ -32,7 +32,7 @@ CELLS = [
         "1",
         "optimizers.legacy",
         id="TF_USE_LEGACY_KERAS-optimizers.legacy",
-        marks=pytest.mark.long,
+        marks=pytest.mark.sweep,
     ),
 ]
 

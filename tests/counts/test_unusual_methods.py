@@ -19,7 +19,7 @@ from support.odometers import (
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 both = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])

@@ -20,7 +20,7 @@ from support.twins import STEPS, assert_twins, train, variables_for
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 v1 = tf.compat.v1.train
 legacy = keras2.optimizers.legacy

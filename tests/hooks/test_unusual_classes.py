@@ -18,7 +18,7 @@ from support.odometers import DENSE_METHOD, KINDS, ODOMETERS, gradients, make_va
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 both = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])

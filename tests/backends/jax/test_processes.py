@@ -20,7 +20,7 @@ def printed_by_two(program: str, folder: Path) -> list[dict[str, Any]]:
     return printed
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_the_first_process_counts_what_keras_splits_over_both(tmp_path: Path) -> None:
     both = printed_by_two("keras_on_jax.py", tmp_path)
     half, whole = [[4, 2], [2], [2, 1], [1]], [[4, 4], [4], [4, 1], [1]]

@@ -75,6 +75,7 @@ def test_a_compiled_step_of_several_optimizers(make: Any) -> None:
         assert moved(variables) != before
 
 
+@pytest.mark.sweep
 def test_fit_in_compiled_steps() -> None:
     """Another optimizer, whose steps run in Python, is exact."""
     weights, traces = [], []

@@ -9,6 +9,8 @@ from support import ranks
 
 import tracer
 
+pytestmark = pytest.mark.sweep
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -88,7 +88,7 @@ def launched(
         weekly(sys.executable, *ELASTIC, *RUN[1:], "train.py"),
         (*FOLLOW, *ELASTIC, "train.py"),
         weekly(*FOLLOW, "train.py", "spawn"),
-        (sys.executable, "train.py", "spawn", "recorded"),
+        weekly(sys.executable, "train.py", "spawn", "recorded"),
         weekly(sys.executable, *ACCELERATE, *RUN[1:], "train.py"),
         weekly(*MPI, *RUN, "train.py"),
         weekly(*SRUN, *RUN, "train.py"),
@@ -229,7 +229,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_two_launches_at_once_are_two_trainings(tmp_path: Path) -> None:
     """3 and 7 steps of two parameters, on two ranks each, which start in turn."""
     (tmp_path / "launch.py").write_text(AT_ONCE)

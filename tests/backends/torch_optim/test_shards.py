@@ -12,6 +12,7 @@ from tracer.model.trace import summaries_of
 from tracer.reporters import columns, html, text
 
 pytest.importorskip("torch")  # which other processes import
+pytestmark = pytest.mark.sweep
 
 STEPS = 5
 Ran = tuple[Path, list[dict[str, Any]]]
