@@ -1,7 +1,7 @@
 """Runs the benchmarks, one after the other, and writes their tables into a page.
 
-    python benchmarks/run.py --write docs/performance.md     # without gpu, 20 minutes
-    python benchmarks/run.py files                           # some, printed
+    python benchmarks/run.py --write docs/performance.md     # what the page shows, 20 minutes
+    python benchmarks/run.py files gpu                       # others, printed
 
 The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`, and for the
 machine; what stands between them is replaced. Let nothing else run while it takes times.
@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("instructions", "effects", "files")
-"""Those that run if none is named; `gpu` needs another machine."""
+NAMES = ("instructions", "effects")
+"""Those that the page shows, and that run if none is named."""
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -30,7 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", default=NAMES, choices=(*NAMES, "gpu"), metavar="NAME")
+    parser.add_argument(
+        "names", nargs="*", default=NAMES, choices=(*NAMES, "files", "gpu"), metavar="NAME"
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write into")
     arguments = parser.parse_args()
     for name in arguments.names:
@@ -39,9 +41,8 @@ def main() -> None:
         print(text, end="\n\n", flush=True)
         if arguments.write:
             page = arguments.write.read_text(encoding="utf-8")
-            if name != "gpu":
-                text, _, machine = text.rpartition("\n\n")
-                page = replaced(page, "machine", machine)
+            text, _, machine = text.rpartition("\n\n")
+            page = replaced(page, "machine", machine)
             arguments.write.write_text(replaced(page, name, text), encoding="utf-8")
 
 
