@@ -20,7 +20,6 @@ from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 from tracer import kinds
-from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core import registry
 from tracer.core.instances import instances
 
@@ -208,52 +207,6 @@ def _compiled(library: Any, name: str) -> Any:
     model = library.Sequential([library.layers.Dense(1)])
     model.compile(name, "mse")
     return model.optimizer
-
-
-def _ledgers_of(optimizer: Any) -> list[Ledger]:
-    """The ledgers of what is known of an optimizer."""
-    blocks: Any = registry.bindings[id(optimizer)].recorder.blocks
-    return [*blocks.counters.ledgers.values()]
-
-
-def test_a_block_settles_only_what_was_counted_since_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    step = tf.function(lambda: _step(optimizer, weight))
-    other = threading.Thread(target=step)
-    read = Ledger.read
-    reads: list[Ledger] = []
-
-    def noted(ledger: Ledger, last: int) -> Any:
-        reads.append(ledger)
-        return read(ledger, last)
-
-    def in_a_thread() -> None:
-        other.start()
-        other.join()
-
-    monkeypatch.setattr(Ledger, "read", noted)
-    blocks: list[tuple[Callable[[], object], int, bool]] = [
-        (step, 1, True),
-        (lambda: step.get_concrete_function()(), 1, True),
-        (lambda: None, 0, True),
-        (lambda: None, 0, False),
-        (step, 1, True),
-        (in_a_thread, 1, True),
-    ]
-    for run, updates, reading in blocks:
-        reads.clear()
-        with tracer.record() as recording:
-            run()
-        assert recording.trace().updates() == updates
-        # Those of optimizers of other tests may be read, too.
-        assert any(own in reads for own in _ledgers_of(optimizer)) == reading
-    step()  # between two blocks
-    with tracer.record() as recording:
-        step()
-    trace = recording.trace()
-    assert (trace.updates(), trace.steps, trace.complete) == (1, 1, True)
 
 
 @pytest.mark.parametrize("how", MAKERS)

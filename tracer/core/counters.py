@@ -187,14 +187,3 @@ class Counters:
                 first = self._compared_from.get(replica, 1)
             counts[replica] = Counted(steps, blocks, mine, calm, effects, first)
         return counts
-
-    def sign(self) -> Any:
-        """A value that changes when more is counted, found quickly; None if there is no such value.
-
-        Each number in it only grows. The caller holds the lock.
-        """
-        if self.effects is not None:
-            return None
-        logged = sum(log.total for log in self.logs.values())
-        numbers = sum(self.last_numbers().values())
-        return logged, len(self.logs), numbers, sum(self.graphs.values())

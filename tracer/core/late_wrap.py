@@ -36,7 +36,7 @@ class StaleFunctions:
         """`note` is `Root.note`."""
         self._note = note
         self.missed_calls = 0
-        self._unseen = False
+        self.unseen = False
         """Whether functions may run uncounted and unseen."""
 
     def find(self, late: Late, retrace: bool) -> None:
@@ -53,12 +53,12 @@ class StaleFunctions:
 
     def missed_since(self, calls: int) -> bool:
         """Whether functions may have run uncounted since there were so many `missed_calls`."""
-        return self._unseen or self.missed_calls > calls
+        return self.unseen or self.missed_calls > calls
 
     def missed(self, optimizer: str, function: str, *, unseen: bool = False) -> None:
         """Note that a function runs uncounted, or may do so from now on, `unseen`."""
         self.missed_calls += 1
-        self._unseen |= unseen
+        self.unseen |= unseen
         self._note(
             f"{optimizer}: {function} was traced before the optimizer was wrapped, and is not "
             "traced again: what it does is not counted; wrap the optimizer before it trains"

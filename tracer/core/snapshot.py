@@ -61,23 +61,21 @@ class Baseline(NamedTuple):
     """The number of graph tracings kept as events."""
     missed_calls: int
     """See `late_wrap.StaleFunctions`."""
-    iterations: dict[int, Iterations]
-    """Each optimizer's own count of its steps."""
     notes: frozenset[Note]
     """The notes of every later trace, except facts; only other notes are about later steps."""
-    sign: Any
-    """Changes when there is more to report: see `Reader._sign`."""
+    auxiliary: int = 0
+    """The number of calls of the methods of `tracer.kinds.AUXILIARY`."""
+    iterations: Mapping[int, Iterations] = {}
+    """Each optimizer's own count of its steps."""
 
 
-THE_BEGINNING = Baseline({}, {}, {}, 0, 0, {}, frozenset(), (0, 0))
+THE_BEGINNING = Baseline({}, {}, {}, 0, 0, frozenset())
 
 
 class Reader:
     """Makes traces of one recorder; thread-safe."""
 
     def __init__(self, root: Root) -> None:
-        self._so_far = THE_BEGINNING
-        """The most recent baseline, reused if nothing more was counted."""
         self._root = root
         self._optimizers: Optimizers = root.optimizers
 
@@ -95,23 +93,19 @@ class Reader:
         """
         self._root.blocks.wait()
         since = THE_BEGINNING if baseline is None else baseline
-        if not empty and self._nothing_since(since):
+        now = self._copy()
+        if not (empty or self._optimizers.stale.unseen) and now == since._replace(iterations={}):
             return None
-        return self._data(self._copy(), since)
+        return self._data(now, since)
 
     def baseline(self) -> Baseline:
         """Return the counts so far, for a trace that counts from here."""
-        used = bool(self._root.sites.calls)  # most living optimizers are not used
-        if used:
-            self._root.blocks.wait()
-        iterations = self._optimizers.iterations() if used else {}
-        sign = self._sign()  # first: it changes if more is counted meanwhile
-        so_far = self._so_far
-        if sign is None or sign != so_far.sign:
-            self._root.collectors.call("block_begins")
-            so_far = self._so_far = self._copy()._replace(sign=sign)
-        missed = self._optimizers.stale.missed_calls
-        return so_far._replace(iterations=iterations, missed_calls=missed)
+        if not self._root.sites.calls:  # most living optimizers are not used
+            return self._copy()
+        self._root.blocks.wait()
+        iterations = self._optimizers.iterations()
+        self._root.collectors.call("block_begins")
+        return self._copy()._replace(iterations=iterations)
 
     def _copy(self) -> Baseline:
         """Copy what was counted so far."""
@@ -126,35 +120,15 @@ class Reader:
             figures = blocks.tracings.figures(
                 lambda replica, number: counts[replica].blocks[number][1].total
             )
-            return THE_BEGINNING._replace(
-                counts=counts,
-                calls=self._called_so_far(),
-                graphs=figures,
-                events=len(blocks.tracings.kept),
-                notes=frozenset([*self._root.notes, *_notes_on(self._root.where)]),
+            return Baseline(
+                counts,
+                self._called_so_far(),
+                figures,
+                len(blocks.tracings.kept),
+                self._optimizers.stale.missed_calls,
+                frozenset([*self._root.notes, *_notes_on(self._root.where)]),
+                sum(optimizer.called.total() for optimizer in self._optimizers.all),
             )
-
-    def _sign(self) -> Any:
-        """A value that changes when more is counted, called or noted; None while anything may run.
-
-        It is cheap: the counts themselves are not read.
-        """
-        root = self._root
-        called = sum(each.called.total() for each in self._optimizers.all)
-        if not root.sites.calls:
-            return called, len(root.notes)
-        with root.blocks.counters.lock:
-            counted = root.blocks.counters.sign()
-        if counted is None or root.calls_under_way.steps or not root.blocks.is_calm():
-            return None
-        calls = sum(map(sum, root.sites.calls)), sum(list(root.blocks.callers.traced.values()))
-        return called, len(root.notes), counted, calls
-
-    def _nothing_since(self, since: Baseline) -> bool:
-        """True if certainly nothing came after the baseline."""
-        if self._optimizers.stale.missed_since(since.missed_calls):
-            return False
-        return since.sign is not None and since.sign == self._sign()
 
     def _called_so_far(self) -> _Called:
         """The number of calls of each site [in eager mode, while tracing] by each path."""

@@ -282,11 +282,6 @@ class ProgramCounters(Counters):
             self.empty_queue()
             return super().read(under_way, is_calm)
 
-    def sign(self) -> Any:
-        """Include the reports of programs: see `Counters.sign`."""
-        self.empty_queue()
-        return super().sign()
-
     def _log_of(self, program: ProgramBlock, replica: int, reports: Iterable[Report]) -> HostLog:
         """The log for a program's work with these outcomes of each member."""
         key = replica, *(report.outcome for report in reports)

@@ -61,11 +61,6 @@ class LedgerCounters(Counters):
     ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
         return {replica: ledger.read(last[replica]) for replica, ledger in self.ledgers.items()}
 
-    def sign(self) -> Any:
-        """Include the counts of graphs: see `Counters.sign`."""
-        sign = super().sign()
-        return sign and (sign, [each.sign() for each in self.ledgers.values()])
-
     def children(self) -> list[Any]:
         """What exported functions capture."""
         with self.lock:

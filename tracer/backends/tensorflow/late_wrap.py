@@ -74,7 +74,8 @@ class StaleFunctions(late_wrap.StaleFunctions):
         that is called again is not that of its `tf.function` alone.
         """
         self.begin(late.number, late.optimizer)
-        handles = frozenset(map(id, own_handles(late.optimizer)))
+        any_function = functions_alive()[0] or graphs_being_traced()
+        handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
         scope = late.name if late.kind.name == "v1" else ""
         users = {id(each): each for each in _users_of(late.optimizer, handles, scope)}
         stale = {

@@ -332,12 +332,6 @@ class Ledger:
                 if journal.fullness() > limit:
                     journal.drain()
 
-    def sign(self) -> Any:
-        """A value that changes with each count and each new counter."""
-        with self._lock:
-            begun = [self.clock.begun(), *(each.written() for each in self._journals())]
-            return begun, [block.graphs for block in self._blocks]
-
     def children(self) -> list[Any]:
         """What an exported function captures."""
         for graph in list(self.graphs):
