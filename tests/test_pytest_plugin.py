@@ -274,6 +274,7 @@ def test_xdist_saves_the_trace_of_each_traced_test(suite: pytest.Pytester) -> No
 # Usage errors: no TensorFlow is needed for them.
 
 
+@pytest.mark.long
 def test_each_test_over_one_function_is_saved(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_again="""

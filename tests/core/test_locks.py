@@ -70,6 +70,7 @@ def test_steps_and_reads_in_threads(effects: bool, monkeypatch: pytest.MonkeyPat
     assert trace.updates() == 160
 
 
+@pytest.mark.long
 def test_replicas_of_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(monkeypatch, "counters", "ledger", "rows", "paths"):
         strategy = tf.distribute.MirroredStrategy(

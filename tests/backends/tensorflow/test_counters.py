@@ -43,7 +43,7 @@ def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
     [
         legacy.Adam,
         pytest.param(keras2.optimizers.Adam, marks=pytest.mark.sweep),
-        keras.optimizers.Adam,
+        pytest.param(keras.optimizers.Adam, marks=pytest.mark.long),
         pytest.param(tf.compat.v1.train.AdamOptimizer, marks=pytest.mark.sweep),
     ],
     ids=["legacy", "keras2", "keras3", "v1"],
@@ -142,9 +142,9 @@ def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.Monkey
     "way",
     [
         "loop",
-        pytest.param("dataset", marks=pytest.mark.long),  # half a minute: tf.data is slow here
-        "called in a loop",
-        pytest.param("called by a dataset", marks=pytest.mark.long),
+        pytest.param("dataset", marks=pytest.mark.sweep),  # half a minute: tf.data is slow here
+        pytest.param("called in a loop", marks=pytest.mark.long),
+        pytest.param("called by a dataset", marks=pytest.mark.sweep),
     ],
 )
 def test_short_calls_and_then_long_ones(way: str) -> None:
