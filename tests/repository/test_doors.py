@@ -10,7 +10,7 @@ from pathlib import Path
 
 LIMITS = {
     "report": 18,
-    "page": 21,
+    "page": 20,
     "check that fails": 21,
     "diff": 10,
     "assertion that fails": 49,

@@ -134,16 +134,21 @@ class Table(NamedTuple):
         }
         return [names, *(column for column in others if column.header and column.name in filled)]
 
+    @property
+    def odd_first(self) -> list[Row]:
+        """All rows: errors, then warnings, then others."""
+        return sorted(self.rows, key=lambda row: _RANKS[row.level])
+
     def first(self, most: int) -> tuple[list[Row], str]:
-        """The first rows, errors and then warnings before others, in their order; what is left out.
+        """The first rows, odd ones before others, in the order of the table; what is left out.
 
         The second is `12 more rows, 3 of them odd`; empty if nothing is left out.
         """
-        by_level = sorted(range(len(self.rows)), key=lambda at: _RANKS[self.rows[at].level])
-        odd = [self.rows[at].level in ("error", "warning") for at in by_level[most:]]
-        more = some(len(odd), "more row") if odd else ""
-        more += f", {sum(odd):,} of them odd" if any(odd) else ""
-        return [self.rows[at] for at in sorted(by_level[:most])], more
+        chosen, left = self.odd_first[:most], self.odd_first[most:]
+        odd, kept = sum(row.level in ("error", "warning") for row in left), {*map(id, chosen)}
+        more = some(len(left), "more row") if left else ""
+        more += f", {odd:,} of them odd" if odd else ""
+        return [row for row in self.rows if id(row) in kept], more
 
 
 class Part(NamedTuple):

@@ -1,36 +1,40 @@
 """The report as one HTML page without a script: it opens from a disk and makes no request.
 
-What it shows is computed here and in `heatmap`. The template puts it in place and escapes it.
+What it shows, as the heat map of what the steps did to each variable, is computed here. The
+template puts it in place and escapes it.
 """
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
-from tracer.findings.rule import Finding, findings
+from tracer.findings.rule import findings
 from tracer.layout import cut, shown
 from tracer.model import counts as measures, facts, phrases
-from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import listed, some
+from tracer.model.phrases import reason
+from tracer.model.trace import Pattern, Summary, Trace, summaries_of
+from tracer.model.words import first_true, listed, some
 from tracer.reporters import columns
 from tracer.reporters.answer import headline, in_all, question, sentences, warnings
 from tracer.reporters.columns import Table
-from tracer.reporters.heatmap import HeatMap
 
+COLUMNS = 200  # of a heat map
+MAX_ROWS = 300  # of a heat map
 _MANY_OPTIMIZERS = 3  # more are closed at first, below a table of all
 _MAX_OPTIMIZERS = 50
 _MAX_ROWS = 500  # of each table, over all optimizers
 _MIN_ROWS = 30
 _MAX_CELLS = 8_000  # of the heat maps of all optimizers: about one megabyte
 _MAX_NOTES = 100
-_MAX_NAME = 120  # characters of a command
+_MAX_NAME = 150  # characters of the title
 
 
 @cache
@@ -50,13 +54,17 @@ def _template() -> jinja2.Template:
 
 def render(trace: Trace) -> str:
     """The report as a page."""
-    summaries, found = summaries_of(trace), findings(trace)
+    summaries, found, runs = summaries_of(trace), findings(trace), list(phrases.runs(trace))
     drawn = summaries[:_MAX_OPTIMIZERS]
     parts, many = max(1, len(drawn)), len(summaries) > _MANY_OPTIMIZERS
     style = (files("tracer.reporters") / "templates/report.css").read_text(encoding="utf-8")
+    severities = [finding.severity for finding in found]
+    counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
+    well = "no errors and no warnings" if trace.complete else "incomplete"
+    of = cut((runs or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2)
     return _template().render(
         trace=trace,
-        title=_title(trace, found),
+        title=f"{of}: {listed(counts) or well}",
         style=Markup(style),
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
@@ -67,11 +75,11 @@ def render(trace: Trace) -> str:
         most_notes=_MAX_NOTES,
         overview=columns.optimizers(summaries) if many else None,
         optimizers=[
-            (each, HeatMap(each, _MAX_CELLS // parts), _tables(each, trace)) for each in drawn
+            (each, heat_map(each, _MAX_CELLS // parts), _tables(each, trace)) for each in drawn
         ],
         optimizers_left=len(summaries) - len(drawn),
         most_rows=max(_MIN_ROWS, _MAX_ROWS // parts),
-        runs=list(phrases.runs(trace)),
+        runs=runs,
         replica_noun=phrases.replica_noun(trace),
         updates=measures.updates,
         headline=headline,
@@ -79,20 +87,103 @@ def render(trace: Trace) -> str:
     )
 
 
-def _title(trace: Trace, found: Sequence[Finding]) -> str:
-    """The page's title: the program, when it ran, and the number of findings."""
-    parts = ["optimizer-tracer"]
-    if trace.programs:
-        first = min(trace.programs, key=lambda program: program.started)
-        began = datetime.fromtimestamp(first.started, timezone.utc)
-        parts = [f"{cut(first.command, _MAX_NAME, _MAX_NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
-    severities = [finding.severity for finding in found]
-    counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
-    well = "no errors and no warnings" if trace.complete else "incomplete"
-    return shown(": ".join([*parts, listed(counts) or well]))
-
-
 def _tables(summary: Summary, trace: Trace) -> list[Table]:
     """The tables of the text report, and the lines of the program that call."""
     callers: list[columns.By] = ["caller"] if trace.data.paths else []
     return [columns.table(summary, by) for by in (*columns.in_report(summary), *callers)]
+
+
+# The heat map: at most `COLUMNS` columns of as many steps each, on all replicas together.
+
+
+class Cell(NamedTuple):
+    """Neighbouring columns in the same state; column 0 is the first of the heat map."""
+
+    column: int
+    width: int
+    state: str
+    """A class in the style of the page."""
+    text: str
+
+
+class HeatMap(NamedTuple):
+    """The variables of one optimizer, odd ones first, with the cells of each."""
+
+    rows: list[tuple[str, list[Cell]]]
+    columns: int
+    size: int
+    """The number of steps in a column; the last one may have fewer."""
+    legend: dict[str, str]
+    """What the states in use mean."""
+
+
+def heat_map(summary: Summary, most: int) -> HeatMap:
+    """The heat map of an optimizer, with at most `most` cells and `MAX_ROWS` rows."""
+    steps, why, lost = summary.steps, reason(summary), summary.step_unknown(measures.updates)
+    size = -(-steps // COLUMNS) or 1
+    spans = [(first, min(first + size - 1, steps)) for first in range(1, steps + 1, size)]
+    known = why.text if why.everywhere else ""
+    idle = "unknown" if lost else "expected" if known and why.usual else "nothing"
+    words = {
+        "updated": "updated",
+        "some": "updated in some of the steps",
+        "others": f"no update, while other {summary.dialect.variable}s were updated",
+        idle: "no update known" if lost else f"no update: {known or 'the step updated nothing'}",
+        "never": "never updated",
+        "unchanged": "unchanged by updates",
+        "infinite": "not finite after a step",
+    }
+    every = summary.timeline(measures.updates)
+    active = [any(made for _, (made,) in every.within(*span)) for span in spans]
+    without = [idle if lost or not others else "others" for others in active]
+    patterns = {index: pattern for pattern in summary.patterns for index in pattern.variables}
+    cells: dict[Pattern, list[Cell]] = {}
+    rows = []
+    for row in columns.table(summary, "variable").odd_first[: MAX_ROWS if steps else 0]:
+        pattern = patterns[row.of]
+        if pattern not in cells:
+            cells[pattern] = list(_cells(pattern, spans, without, words))
+        most -= len(cells[pattern])
+        if most < 0:
+            break
+        rows.append((row.values["variable"], cells[pattern]))
+    used = {cell.state for own in cells.values() for cell in own}
+    legend = {state: text for state, text in words.items() if state in used}
+    return HeatMap(rows, len(spans), size, legend)
+
+
+def _cells(
+    pattern: Pattern,
+    spans: Sequence[tuple[int, int]],
+    without: Sequence[str],
+    words: Mapping[str, str],
+) -> Iterator[Cell]:
+    """Yield the cells of a variable; `without` has the state of each column without an update."""
+    timeline = pattern.timeline(measures.updates, *measures.effects)
+    never = not pattern.total(measures.updates)
+    states = []
+    for span, idle in zip(spans, without, strict=True):
+        steps = list(timeline.within(*span))
+        updating = [values for _, values in steps if values[0]]
+        state = first_true(
+            (any(bad for _, (*_, bad) in steps), "infinite"),
+            (updating and all(0 < seen == same for _, seen, same, _ in updating), "unchanged"),
+            (len(updating) == len(steps), "updated"),
+            (updating, "some"),
+            (True, "never" if never else idle),
+        )
+        states.append((state, span, steps))
+    column = 0
+    for state, same in groupby(states, key=itemgetter(0)):
+        columns = list(same)
+        first, last = columns[0][1][0], columns[-1][1][1]
+        counts = [(number, values[0]) for _, _, steps in columns for number, values in steps]
+        number, updated = last - first + 1, sum(number for number, made in counts if made)
+        text = words[state]
+        if updated:
+            text = some(sum(number * made for number, made in counts), "update")
+            text += f" in {updated:,} of {number:,} steps" if number > 1 else ""
+            text += f"; {words[state]}" if state in ("unchanged", "infinite") else ""
+        where = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
+        yield Cell(column, len(columns), state, f"{where}: {text}")
+        column += len(columns)
