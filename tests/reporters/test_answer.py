@@ -12,8 +12,7 @@ from support.traces import block, called, request, step, update
 from tracer.model.records import Block, Graph, Method, Optimizer
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.reporters.answer import answer, question
-from tracer.reporters.text import render
+from tracer.reporters.text import answer, question, render
 
 TIMES = {"once": 1, "twice": 2}
 
@@ -89,7 +88,7 @@ def run(*blocks: Block, **calls: Any) -> Trace:
         (by_pytorch(STEP), "No update was made: 0 updates in 5 steps. step was called 5 times."),
         (
             by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),
-            "No update was kept: 0 updates in 10 steps; 5 more were computed and thrown away.",
+            "No update was kept: 0 updates in 10 steps; 5 results were thrown away.",
         ),
         (
             by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),

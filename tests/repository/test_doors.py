@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 LIMITS = {
-    "report": 18,
+    "report": 17,
     "page": 20,
-    "check that fails": 21,
+    "check that fails": 20,
     "diff": 10,
-    "assertion that fails": 49,
+    "assertion that fails": 48,
 }
 
 CODE = """

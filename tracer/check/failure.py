@@ -21,8 +21,8 @@ from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import first_of, listed, plural, some, span
 from tracer.reporters import columns, text
-from tracer.reporters.answer import answer
 from tracer.reporters.columns import Row
+from tracer.reporters.text import answer
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_NAMES = 3  # of replicas, methods or stretches of steps

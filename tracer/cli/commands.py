@@ -206,7 +206,8 @@ def report(
     place = _place(output, path)
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step, replica)
-    formats.write(trace, format, by, place, part)
+    kind = formats.chosen(format, place)
+    formats.put(lambda width, color: formats.render(trace, kind, by, part, width, color), place)
     if place is not None:
         print(f"tracer: wrote {place}", file=sys.stderr)
 

@@ -185,7 +185,7 @@ class Trace:
 
     def answer(self) -> str:
         """How often the apply methods ran in this run, in two sentences."""
-        return str(import_module("tracer.reporters.answer").answer(self))
+        return str(import_module("tracer.reporters.text").answer(self))
 
     def findings(self) -> list[Finding]:
         """What looks wrong in the run, errors first, with why it matters and what to do.

@@ -4,6 +4,7 @@ JSON, CSV and Markdown are made here; text and HTML have their own modules.
 """
 
 import csv
+import html
 import io
 import json
 import re
@@ -15,7 +16,6 @@ from typing import Literal, TextIO
 
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
@@ -25,8 +25,8 @@ from tracer.model import facts
 from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.reporters import columns, text
-from tracer.reporters.answer import answer, question
 from tracer.reporters.columns import WHOLE, By, Part
+from tracer.reporters.text import answer, question
 
 
 def print_report(
@@ -73,25 +73,11 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 
 _WIDTH = 100
-_FORMAT = (
-    '<pre style="white-space:pre;overflow-x:auto;line-height:1.4;'
-    "font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace\">{code}</pre>"
-)
 
 
 def for_notebook(trace: Trace) -> str:
-    """The text report as HTML, with colours."""
-    shown = Text.from_ansi(text.render(trace, width=_WIDTH, color=True))
-    console = Console(
-        record=True,
-        file=io.StringIO(),
-        width=_WIDTH,
-        color_system="standard",
-        force_terminal=True,
-        force_jupyter=False,  # it would print the text itself
-    )
-    console.print(shown, soft_wrap=True, highlight=False)
-    return console.export_html(inline_styles=True, code_format=_FORMAT)
+    """The text report as HTML."""
+    return f'<pre style="line-height:1.4">{html.escape(text.render(trace, width=_WIDTH))}</pre>'
 
 
 # Formats.
@@ -136,22 +122,6 @@ def render(
     if format == "text":
         return text.render(trace, by, part, width=width, color=color, command=True)
     return _FORMATS[format](trace, by, part)
-
-
-def write(
-    trace: Trace,
-    format: Format | None,
-    by: By | None,
-    output: Path | None,
-    part: Part = WHOLE,
-) -> None:
-    """Write the report to a file, or to standard output.
-
-    Without a `format`, the file's ending decides: see `chosen`. `by` selects one table and `part`
-    rows. Raises `OSError` if the file cannot be written, and what `chosen` and `as_page` raise.
-    """
-    format = chosen(format, output)
-    put(lambda width, color: render(trace, format, by, part, width, color), output)
 
 
 # JSON: the text report as values.
@@ -248,12 +218,10 @@ def as_page(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     if by is not None or part != WHOLE:
         raise Mistake("the html report has all tables and rows: pick some with text, csv or json")
     try:
-        from tracer.reporters import html
+        from tracer.reporters.html import render as page_of
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tracer"):
-            raise
         raise MissingExtra(f"the html report {to_install(error.name)}") from error
-    return html.render(trace)
+    return page_of(trace)
 
 
 _FORMATS: dict[str, Callable[[Trace, By | None, Part], str]] = {

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import groupby, zip_longest
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,13 +18,13 @@ from markupsafe import Markup
 
 from tracer.findings.rule import findings
 from tracer.layout import cut, shown
-from tracer.model import counts as measures, facts, phrases
+from tracer.model import counts as measures, phrases
 from tracer.model.phrases import reason
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import first_true, listed, some
 from tracer.reporters import columns
-from tracer.reporters.answer import headline, in_all, question, sentences, warnings
 from tracer.reporters.columns import Table
+from tracer.reporters.text import headline, in_all, question, sentences, warnings
 
 COLUMNS = 200  # of a heat map
 MAX_ROWS = 300  # of a heat map
@@ -68,7 +68,7 @@ def render(trace: Trace) -> str:
         style=Markup(style),
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
-        answers=[*zip_longest(sentences(trace), map(facts.sentences_on, summaries), fillvalue=[])],
+        answers=sentences(trace),
         totals=in_all(trace),
         warnings=warnings(trace),
         findings=found,
