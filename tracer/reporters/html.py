@@ -136,7 +136,9 @@ def heat_map(summary: Summary, most: int) -> HeatMap:
     every = summary.timeline(measures.updates)
     active = [any(made for _, (made,) in every.within(*span)) for span in spans]
     without = [idle if lost or not others else "others" for others in active]
-    patterns = {index: pattern for pattern in summary.patterns for index in pattern.variables}
+    patterns: dict[object, Pattern] = {
+        index: pattern for pattern in summary.patterns for index in pattern.variables
+    }
     cells: dict[Pattern, list[Cell]] = {}
     rows = []
     for row in columns.table(summary, "variable").odd_first[: MAX_ROWS if steps else 0]:
