@@ -24,7 +24,7 @@ from backends.keras_torch.keras_on_torch import (
 from torch._dynamo.utils import counters
 
 import tracer
-from tracer.backends.torch import keras_compiled
+from tracer.backends.torch import backend
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 
@@ -55,7 +55,7 @@ def is_said(trace: Any) -> bool:
 SGD = functools.partial(keras.optimizers.SGD, 0.1)
 
 
-@pytest.mark.skipif(not keras_compiled.KNOWS_IDS, reason="Dynamo hides whose step it is")
+@pytest.mark.skipif(not backend.KNOWS_IDS, reason="Dynamo hides whose step it is")
 @pytest.mark.parametrize("make", [Odometer, ParallelOdometer, SGD])
 def test_a_compiled_step_of_several_optimizers(make: Any) -> None:
     """A program that an earlier block compiled runs again, and one optimizer runs no other's."""
@@ -89,7 +89,7 @@ def test_fit_in_compiled_steps() -> None:
     assert weights[0] == weights[1]
     assert traces[0].updates() == 0 and is_said(traces[0])
     exact = traces[1]
-    if keras_compiled.KNOWS_IDS:
+    if backend.KNOWS_IDS:
         assert (exact.steps, exact.updates(), exact.complete) == (8, 32, True)
 
 

@@ -8,7 +8,7 @@ import torch
 from backends.keras_torch.keras_on_torch import Odometer, X, Y, model, moved, ones
 
 import tracer
-from tracer.backends.torch import keras_compiled
+from tracer.backends.torch import backend
 
 
 def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -> None:
@@ -24,7 +24,7 @@ def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -
 
 def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the program with an error if it got the `id` of an optimizer."""
-    monkeypatch.setattr(keras_compiled, "KNOWS_IDS", False)
+    monkeypatch.setattr(backend, "KNOWS_IDS", False)
     torch._dynamo.reset()
     optimizer = tracer.wrap(type("Fresh", (Odometer,), {})())
     variables = model(optimizer).trainable_variables

@@ -4,16 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as ranks
 
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
-from tracer.backends.torch import (
-    compat,
-    compiled_steps,
-    keras_compiled,
-    optimizer_hooks,
-    ranks,
-)
+from tracer.backends.torch import compat, optimizer_hooks
 from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
@@ -21,13 +16,19 @@ from tracer.backends.torch.gradients import GradientMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
-from tracer.core.backend import Surroundings, described
+from tracer.core.backend import NO_STRATEGY, Surroundings, described
 from tracer.core.calls import Call, CallsUnderWay
 from tracer.core.collectors import Collector
-from tracer.core.registry import Binding
+from tracer.core.registry import Binding, plain_class
 from tracer.errors import UnsupportedOptimizer
-from tracer.kinds import OptimizerKind
+from tracer.kinds import AUXILIARY, OptimizerKind
 from tracer.model.records import Kind, Variable
+
+KNOWS_IDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+"""Whether Dynamo supports the `id` of a Keras optimizer, which makes a program one of this one.
+
+An older Dynamo would end the program with an error.
+"""
 
 
 class PyTorchBackend(backend.Backend):
@@ -40,7 +41,7 @@ class PyTorchBackend(backend.Backend):
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, which runs now, and note whether other ranks train too."""
         is_own = super().locate(call, stack, calls_under_way)
-        call.distributed = call.role == "step" and ranks.is_one_of_several()
+        call.distributed = call.role == "step" and _is_one_of_several()
         return is_own
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
@@ -55,7 +56,11 @@ class PyTorchBackend(backend.Backend):
 
     def surroundings(self) -> Surroundings:
         """The rank of this process, and all ranks, as workers of `tracer.merge`."""
-        return ranks.surroundings()
+        if not _is_one_of_several():
+            return NO_STRATEGY
+        names = [f"rank:{rank}" for rank in range(ranks.get_world_size())]
+        strategy = f"torch.distributed ({ranks.get_backend()})"
+        return Surroundings(strategy, names[ranks.get_rank()], tuple(names))
 
     def canonical(self, variable: Any) -> Any:
         """The parameter, even of a Keras variable: PyTorch's optimizers train the parameter."""
@@ -77,17 +82,23 @@ class PyTorchBackend(backend.Backend):
 
 
 class TorchBackend(PyTorchBackend, KerasBackend):
-    """Keras on PyTorch."""
+    """Keras on PyTorch.
+
+    Dynamo traces a method without running it, and compiled code calls no method. So while Dynamo
+    traces a method of a traced class, the method leaves a note and calls that of the plain class.
+    """
 
     def members(
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """The traced methods, in a form that Dynamo can trace."""
-        return keras_compiled.members(base, kind, methods)
+        names = [*kind.step_methods, *(method.name for method in kind.apply_methods), *AUXILIARY]
+        return {name: _noted(methods[name], base, name) for name in names if name in methods}
 
     def class_seen(self, optimizer: object) -> type:
-        """The plain class, but for Dynamo the traced class."""
-        return keras_compiled.class_seen(optimizer)
+        """The plain class, but the traced class for Dynamo, which may look up methods in it."""
+        cls = type(optimizer)
+        return plain_class(cls) if torch._guards.CompileContext.try_get() is None else cls
 
 
 class TorchOptimBackend(PyTorchBackend):
@@ -128,7 +139,7 @@ class TorchOptimBackend(PyTorchBackend):
 
     def unseen(self) -> list[str]:
         """Notes on the steps that `torch.compile` has compiled."""
-        return compiled_steps.notes()
+        return optimizer_hooks.notes_on_compiled()
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it counts steps only for each parameter."""
@@ -156,6 +167,27 @@ class TorchOptimBackend(PyTorchBackend):
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
         """The parameters of each group; weight decay applies to all of them."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
+
+
+def _is_one_of_several() -> bool:
+    """Whether other ranks train with this one."""
+    is_set_up = ranks.is_available() and ranks.is_initialized()
+    return bool(is_set_up and ranks.get_world_size() > 1)
+
+
+def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+    """Return a method that leaves a note while it is compiled, and runs untraced there."""
+    original = getattr(base, name)
+
+    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            return method(self, *args, **kwargs)
+        optimizer_hooks.note_compiled(id(self) if KNOWS_IDS else 0)
+        return original(self, *args, **kwargs)
+
+    # Dynamo limits the programs for one code object, which all methods would otherwise share.
+    compiled.__code__ = compiled.__code__.replace()
+    return compiled
 
 
 def _number(rate: Any) -> Any:

@@ -37,6 +37,7 @@ __all__ = [
     "autograd",
     "behind_proxies",
     "flattened_in",
+    "found_inf",
     "global_hooks",
     "has_hooks",
     "has_hooks_of_steps",
@@ -256,6 +257,15 @@ HAS_CUDA = torch.backends.cuda.is_built()
 def is_capturing() -> bool:
     """True while a CUDA graph is captured, when nothing may wait for the device."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def found_inf(optimizer: Any) -> Any:
+    """The tensor by which a `GradScaler` tells a fused step to skip its work; else None.
+
+    If no parameter has a gradient, the `GradScaler` sets the int 0 instead.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return None if isinstance(found, int) else found
 
 
 def is_of_scheduler(step: Any) -> bool:

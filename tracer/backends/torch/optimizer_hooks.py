@@ -1,23 +1,67 @@
-"""The two hooks that PyTorch calls around each `step` of each optimizer.
+"""The two hooks that PyTorch calls around each `step` of each optimizer, and `GradScaler.step`.
 
-They, and the replaced `GradScaler.step` and `load_state_dict`, are in place while an optimizer is
-traced or a recording runs; the optimizer itself is unchanged. No other method, such as `zero_grad`,
-calls a hook.
+The hooks and the replaced `GradScaler.step` are in place while an optimizer is traced or a
+recording runs; the optimizer itself is unchanged. No other method, such as `zero_grad`, calls a
+hook. They call the `StepCounter` of the optimizer.
 
-They call the `StepCounter` of the optimizer. `torch.compile` inlines them into a step that it
-compiles: see `compiled_steps`.
+A step that a `GradScaler` skips updates nothing: it does not call `step`, or a fused kernel skips
+its work because `found_inf` is not 0. If the program itself does not call `step`, there is no step.
+
+Dynamo inlines the hooks into a step that `torch.compile` compiles, and calls `note_compiled`
+meanwhile; for Keras, `TorchBackend` does. Compiled code calls no Python, and some calls may still
+run in Python, so from then on no step of this optimizer is counted.
 """
 
+import functools
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
-from tracer.backends.torch import compat, dynamo, grad_scaler, gradients
-from tracer.backends.torch.compiled_steps import note_compiled, note_for
-from tracer.backends.torch.listeners import Listener, counter_of, listeners, watch_new
+from tracer.backends.torch import compat, dynamo, gradients
 from tracer.backends.torch.steps import StepCounter
-from tracer.core.registry import Binding, bindings
+from tracer.core.instances import instances, report_new
+from tracer.core.patches import Patch
+from tracer.core.registry import Binding, bindings, plain_classes
+
+Listener = Callable[..., None]
+"""Called with an optimizer before its first step, and with `making=True` when it is made."""
+
+_listeners: list[Listener] = []
+_notifying = threading.RLock()
+"""Held while a recording notes the counts so far: these would include a step of another thread."""
+
+_COMPILED = (
+    "torch.compile compiled a step of {name}: from then on, steps of this optimizer may not be "
+    "counted; leave the step to Python, and compile only the model"
+)
+_compiled: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
+"""By `id`, the optimizers with a compiled step."""
+
+
+@dynamo.without_dynamo
+def counter_of(optimizer: Any) -> Any:
+    """The step counter of an optimizer, or of the one inside it; None without one.
+
+    If there is none yet, listeners are notified first.
+    """
+    if _listeners:
+        with _notifying:
+            binding = bindings.get(id(optimizer))
+            if binding is None or binding.observer is None:
+                _notify(optimizer)
+    binding = bindings.get(id(optimizer))
+    return None if binding is None else binding.observer
+
+
+@dynamo.left_alone
+def _notify(optimizer: Any, **making: bool) -> None:
+    for listener in list(_listeners) if compat.is_optimizer(optimizer) else ():
+        listener(optimizer, **making)
+
+
+# The steps, in Python.
 
 
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
@@ -40,6 +84,54 @@ def after_step(optimizer: Any, given: Any, named: Any) -> None:
         counter.after(optimizer, named, sys._getframe(1))
 
 
+@dynamo.without_dynamo
+def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    counter = counter_of(compat.behind_proxies(optimizer))
+    call = None if counter is None else counter.asked(self, sys._getframe())
+    failed = True
+    try:
+        result = _SCALER.original(self, optimizer, *args, **kwargs)
+        failed = False
+        return result
+    finally:
+        if call is not None:
+            counter.answered(call, optimizer, failed)
+
+
+# Compiled steps.
+
+
+@dynamo.constant
+def note_compiled(key: int) -> int:
+    """Note that a step of the optimizer with this `id` is being compiled; returns 0.
+
+    If it is 0, Dynamo hides whose step it is: this is noted for all traced optimizers of Keras.
+    """
+    bound = [binding.optimizer() for binding in list(bindings.values())]
+    alive = [each for each in bound if each is not None]
+    if key and key not in map(id, alive):
+        alive = instances([compat.Optimizer])
+    keras = [each for each in alive if id(type(each)) in plain_classes]
+    for optimizer in [each for each in alive if id(each) == key] if key else keras:
+        _compiled[id(optimizer)] = optimizer
+        counter_of(optimizer)  # a recording may attach it now
+        binding = bindings.get(id(optimizer))
+        if binding is not None:
+            binding.recorder.note(_COMPILED.format(name=type(optimizer).__name__))
+            if binding.observer is not None:
+                binding.observer.stopped = True
+    return 0
+
+
+def notes_on_compiled() -> list[str]:
+    """The notes for all living optimizers: a program compiled earlier may run again."""
+    alive = list(_compiled.values())
+    return [_COMPILED.format(name=type(optimizer).__name__) for optimizer in alive]
+
+
+# When the hooks are in place.
+
+
 def attach(optimizer: Any, binding: Binding) -> None:
     """Count the steps of an optimizer from now on."""
     if binding.observer is not None:
@@ -48,9 +140,9 @@ def attach(optimizer: Any, binding: Binding) -> None:
     if counter is None or counter.recorder is not binding.recorder:
         counter = binding.former = StepCounter(binding)
         finalize(optimizer, _put_in_place).atexit = False
-    if note := note_for(optimizer):
+    if _compiled.get(id(optimizer)) is optimizer:
         counter.stopped = True
-        binding.recorder.note(note)
+        binding.recorder.note(_COMPILED.format(name=type(optimizer).__name__))
     binding.observer = counter
     _put_in_place()
 
@@ -63,8 +155,8 @@ def detach(binding: Binding) -> None:
 
 def watched() -> list[Any]:
     """The optimizers whose steps are counted."""
-    watches = dict.fromkeys(each.observer for each in list(bindings.values()))
-    found = [each.optimizer() for each in watches if isinstance(each, StepCounter)]
+    observers = dict.fromkeys(each.observer for each in list(bindings.values()))
+    found = [each.optimizer() for each in observers if isinstance(each, StepCounter)]
     return [optimizer for optimizer in found if optimizer is not None]
 
 
@@ -73,24 +165,28 @@ def listen(listener: Listener | None) -> None:
 
     Nobody, if it is None.
     """
-    watch_new()
-    listeners[:] = [listener] if listener is not None else []
+    _watch_new()
+    _listeners[:] = [listener] if listener is not None else []
     _put_in_place()
-    gradients.watch(bool(listeners))
+    gradients.watch(bool(_listeners))
+
+
+@functools.cache
+def _watch_new() -> None:
+    """Notify listeners of new optimizers, from the first recording on."""
+    report_new(compat.Optimizer, functools.partial(_notify, making=True))
 
 
 _lock = threading.RLock()
-_hooks = [*map(compat.Hook, compat.global_hooks, (before_step, after_step))]
+_SCALER = Patch(
+    compat.GradScaler, "step", _step_of_scaler, "to see the steps that it skips", "traced"
+)
+functools.update_wrapper(_step_of_scaler, _SCALER.original)
+_patches = (*map(compat.Hook, compat.global_hooks, (before_step, after_step)), _SCALER)
 
 
 def _put_in_place() -> None:
     """Install the hooks if an optimizer or a listener needs them, else remove them."""
     with _lock:
-        for put in (*(hook.put for hook in _hooks), grad_scaler.replace_step):
-            put(_is_needed())  # a garbage collection may change it
-
-
-def _is_needed() -> bool:
-    every = list(bindings.values())
-    counted = (each for each in every if isinstance(each.observer, StepCounter))
-    return bool(listeners) or any(each.optimizer() is not None for each in counted)
+        for patch in _patches:
+            patch.put(bool(_listeners or watched()))  # a garbage collection may change it

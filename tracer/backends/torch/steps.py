@@ -22,7 +22,6 @@ from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.dynamo import F
-from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
 from tracer.core.calls import known_by
@@ -187,7 +186,7 @@ class StepCounter:
             call = self._enter(Step(self), python)
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
-        found, skipped = found_inf(optimizer), False
+        found, skipped = compat.found_inf(optimizer), False
         # When the kernel skips its work, writes by the program's own code remain: `_look` then
         # looks at each parameter, and waits for the device.
         looks = self._looks and call.parent is not None
