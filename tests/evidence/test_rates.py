@@ -264,7 +264,7 @@ class Halving:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> None:
+def test_a_schedule_is_named_and_never_called(traced: bool) -> None:
     made = type("Halving", (Halving, keras3.optimizers.schedules.LearningRateSchedule), {})
     schedule = made(0.5, 10, "mine")
     weight = tf.Variable([1.0, 2.0])
@@ -278,10 +278,10 @@ def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> Non
         step()
     assert schedule.calls == calls + (1 if traced else 4)
     trace = tracer.trace_of(optimizer)
-    text = "Learning rate by Halving(base=0.5, steps=10)."
+    text = "Learning rate by Halving."
     assert " ".join(sentences_on(summaries_of(trace)[0])) == text
     (rate,) = trace.data.rates
-    assert (rate.schedule, rate.runs) == ("Halving(base=0.5, steps=10)", ())
+    assert (rate.schedule, rate.runs) == ("Halving", ())
 
 
 def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:
@@ -302,11 +302,8 @@ def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
     weight = tf.Variable([1.0, 2.0])
     class_ = library.optimizers.legacy.SGD if kind == "legacy" else library.optimizers.SGD
     for made, text in (
-        (schedules.CosineDecay(0.5, 40), "CosineDecay(initial_learning_rate=0.5, decay_steps=40)"),
-        (
-            schedules.PiecewiseConstantDecay([10, 20], [0.5, 0.25, 0.0]),
-            "PiecewiseConstantDecay(boundaries=[10, 20], values=[0.5, 0.25, 0])",
-        ),
+        (schedules.CosineDecay(0.5, 40), "CosineDecay"),
+        (schedules.PiecewiseConstantDecay([10, 20], [0.5, 0.25, 0.0]), "PiecewiseConstantDecay"),
     ):
         optimizer = tracer.wrap(class_(made))
         optimizer.iterations.assign(9)

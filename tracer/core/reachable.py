@@ -1,19 +1,15 @@
-"""Finds the objects that a function can reach, and the call that made one. No TensorFlow."""
+"""Finds the objects that a function can reach, and the maker of one. No TensorFlow."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from numbers import Integral, Real
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
 _LARGEST = 100
 """The longest list whose items are searched."""
-_SHORT = 5
-"""The longest list that is shown."""
-_LEFT_OUT = ("", "0", "False", "[]")
 
 
 def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
@@ -105,39 +101,16 @@ def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
         yield from (own[name] for name in names & own.keys())
 
 
-def as_call(made: Any, depth: int = 3) -> str:
-    """The call that may have made a function or an object, with its numeric arguments.
-
-    Arguments that are 0 or not numeric are left out. Nothing is called, and no property is read.
-    Functions among the arguments are shown in the same way, nested at most `depth` deep.
+def maker_of(made: Any) -> str:
+    """The name of the class or the function that made a schedule. Nothing of it is called.
 
     >>> def decay(start, steps):
     ...     return lambda step: start / (step + steps)
-    >>> as_call(decay(0.5, 10))
-    'decay(start=0.5, steps=10)'
+    >>> maker_of(decay(0.5, 10))
+    'decay'
     """
-    if isinstance(made, partial | MethodType):
-        return as_call(made.func if isinstance(made, partial) else made.__func__, depth)
-    if isinstance(made, FunctionType):
-        name, own = made.__qualname__.partition(".<locals>")[0], closure_of(made)
-        name = name.replace("<lambda>", "a lambda")
-    else:
-        name, own = type(made).__name__, {}
-        with suppress(AttributeError):  # no attributes, or a constructor in C
-            held, code = object.__getattribute__(made, "__dict__"), type(made).__init__.__code__
-            own = {each: held.get(each) for each in code.co_varnames[: code.co_argcount]}
-    texts = {key: _argument(each, depth - 1) for key, each in own.items()}
-    given = [f"{key}={text}" for key, text in texts.items() if text not in _LEFT_OUT]
-    return name + f"({', '.join(given)})" * bool(given)
-
-
-def _argument(value: Any, depth: int) -> str:
-    """The text of a number, a function, or a short list of these; empty for anything else."""
-    if isinstance(value, Integral):
-        return str(value)
-    if isinstance(value, Real):
-        return f"{float(value):.6g}"
-    if isinstance(value, list | tuple) and len(value) <= _SHORT:
-        parts = [_argument(each, depth) for each in value]
-        return f"[{', '.join(parts)}]" if all(parts) else ""
-    return as_call(value, depth) if isinstance(value, FunctionType) and depth else ""
+    if isinstance(made, partial):
+        return maker_of(made.func)
+    if not isinstance(made, FunctionType | MethodType):
+        return type(made).__name__
+    return made.__qualname__.partition(".<locals>")[0].replace("<lambda>", "a lambda")

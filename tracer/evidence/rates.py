@@ -19,7 +19,7 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import TracedOptimizer
-from tracer.core.reachable import as_call
+from tracer.core.reachable import maker_of
 from tracer.model.facts import MOST
 from tracer.model.records import Rate, RateRun
 
@@ -281,7 +281,7 @@ def _schedule(rate: Any, optimizer: Any, call: Any) -> tuple[str, Any]:
     if callable(rate):
         ships = type(rate).__module__.startswith(("keras.", "tf_keras."))
         ships &= not getattr(optimizer, "_initial_decay", 0)  # legacy: it divides each value
-        return as_call(rate), rate if ships else None
+        return maker_of(rate), rate if ships else None
     if not hasattr(call, "kwargs") or getattr(rate, "graph", None) is None:
         return "", None
     counted = any(each is not None for each in (*call.args[1:2], call.kwargs.get("global_step")))

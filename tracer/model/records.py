@@ -324,7 +324,7 @@ class Rate(msgspec.Struct, frozen=True):
     looks: int = 0
     """How often the rate was read; 0 if each step was read."""
     schedule: str = ""
-    """What sets the rate in the program, if no value is known: `CosineDecay(decay_steps=100)`."""
+    """What sets the rate in the program, by name: `CosineDecay`."""
 
 
 WhyNot = Literal["frozen", "not passed"]

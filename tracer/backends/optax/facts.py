@@ -15,7 +15,7 @@ from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.jax.rates import Rates
 from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
 from tracer.core.interrupts import suppress_faults
-from tracer.core.reachable import as_call
+from tracer.core.reachable import maker_of
 from tracer.model.evidence import Evidence, Iterations, StateRenewed
 from tracer.model.records import Rate, RateRun
 
@@ -88,7 +88,7 @@ class Facts(Rates):
         schedule = ""
         if any(map(callable, self._rates)):
             parts = [each for each in self._rates if callable(each) or (each or 0) > 0]
-            texts = (as_call(each) if callable(each) else str(each) for each in parts)
+            texts = (maker_of(each) if callable(each) else str(each) for each in parts)
             schedule = " and ".join(dict.fromkeys(texts))
         yield from self.records((*self.runs, *self.of_steps()), self.decays, schedule)
 
