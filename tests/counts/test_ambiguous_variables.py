@@ -9,7 +9,7 @@ from support.odometers import Reading
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 
 # Variables as arguments.

@@ -19,7 +19,7 @@ from support.odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 
 def test_exception_in_eager_apply(

@@ -17,7 +17,7 @@ import tracer
 
 # The odometers here need no sparse gradients, but Embedding layers of earlier tests may be alive.
 pytestmark = [
-    pytest.mark.wide,
+    pytest.mark.wide(rest="sweep"),
     pytest.mark.filterwarnings("ignore:.* has no _resource_apply_sparse:tracer.OptimizerWarning"),
 ]
 

@@ -18,7 +18,7 @@ import tracer
 from tracer.model.trace import summaries_of
 from tracer.reporters.columns import table
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 v1 = tf.compat.v1
 

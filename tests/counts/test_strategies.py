@@ -10,7 +10,7 @@ from support.libraries import with_loss_scale
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 v1 = tf.compat.v1
 

@@ -17,7 +17,7 @@ from support.odometers import ODOMETERS, Reading, gradients, make_variables, rea
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent

@@ -21,7 +21,7 @@ from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.core.stamps import UNIT, WITHIN
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 
 class Tensor(np.ndarray[Any, Any]):
