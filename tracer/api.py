@@ -25,7 +25,7 @@ __tracebackhide__ = is_mistake
 
 
 def _collectors() -> Sequence[type[Collector]]:
-    from tracer.evidence.collector_list import COLLECTORS
+    from tracer.evidence.collectors import COLLECTORS
 
     return COLLECTORS
 
@@ -91,7 +91,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 def _defects(recorder: "Recorder") -> str:
     """Texts of findings on classes that cannot work, before anything has run."""
-    from tracer.evidence.inspection import FAILING, may_fail
+    from tracer.evidence.collectors import FAILING, may_fail
 
     if not may_fail(recorder):
         return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracer.evidence import inspection
+from tracer.evidence import collectors
 from tracer.hooks.family import own_steps
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.evidence import OverrideUnreached, OwnDense, OwnStep, SparseMissing
@@ -26,7 +26,7 @@ def evidence(body: str, tmp_path: Path, kind: OptimizerKind = KERAS3) -> list[ty
     space: dict[str, Any] = {"Base": base_of(kind), "__name__": "mine"}
     exec(compile(path.read_text(), str(path), "exec"), space)
     own = [OwnStep for _ in own_steps(space["Mine"], kind)]
-    return [*own, *map(type, inspection.evidence_on(space["Mine"], kind))]
+    return [*own, *map(type, collectors.evidence_on(space["Mine"], kind))]
 
 
 USE = "variable.assign_sub(gradient / self.n)"
@@ -116,7 +116,7 @@ def test_sparse_missing(
     path.write_text("class Mine(Base):\n" + textwrap.indent(textwrap.dedent(body), "    "))
     space: dict[str, Any] = {"Base": base, "__name__": "mine"}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    found = [*map(type, inspection.evidence_on(space["Mine"], kind))]
+    found = [*map(type, collectors.evidence_on(space["Mine"], kind))]
     own = [OwnStep for _ in own_steps(space["Mine"], kind)]
     assert [*own, *(kind for kind in found if kind is not OwnDense)] == expected
     assert (OwnDense in found) == ("def _resource_apply_dense" in body)
@@ -132,4 +132,4 @@ def test_a_class_that_cannot_be_read_may_update_by_itself() -> None:
         def _resource_apply_dense(self, grad: Any, var: Any) -> None: ...
 
     assert own_steps(Mine, KERAS3) == ("apply_gradients",)
-    assert inspection.evidence_on(Mine, KERAS3) == ()
+    assert collectors.evidence_on(Mine, KERAS3) == ()

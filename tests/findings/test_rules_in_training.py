@@ -21,7 +21,7 @@ from support.libraries import keras2, keras3, library_of, needs_keras3, with_los
 from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
-from tracer.evidence import inspection
+from tracer.evidence import collectors
 from tracer.findings.rule import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
@@ -217,7 +217,7 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
             if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
                 kind = kind_of(cls)
                 assert kind is not None
-                assert {*map(type, inspection.evidence_on(cls, kind))} <= {evidence.OwnDense}, cls
+                assert {*map(type, collectors.evidence_on(cls, kind))} <= {evidence.OwnDense}, cls
 
 
 # What was updated.

@@ -490,14 +490,14 @@ class Backend:
     watches_rates = False
     """Whether reading the rates is as cheap as comparing them, so that each step can do it."""
 
-    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
-        """The learning rate, weight decay and number of variables of each parameter group."""
+    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any]]:
+        """The learning rate and weight decay of each parameter group."""
         own = object.__getattribute__(optimizer, "__dict__")
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
         rate = rate if isinstance(rate, float | int) else self.number_in(rate)
         if own.get("_initial_decay"):
             rate = None  # legacy: each step divides it by 1 + decay * iterations
-        return [(rate, decay, 0)]
+        return [(rate, decay)]
 
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]

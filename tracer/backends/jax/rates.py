@@ -30,7 +30,7 @@ class Rates(Collector):
             optimizer = innermost(optimizers.all[optimizers.root].optimizer())
             found = [held and held() for held in self.root.variables.objects]
             variables = [each for each in found if each is not None]
-            for (_, decay, _), (_, decaying) in zip(
+            for (_, decay), (_, decaying) in zip(
                 backend.rates_of(optimizer), backend.groups_of(optimizer, variables), strict=True
             ):
                 if isinstance(decay, float) and decay:

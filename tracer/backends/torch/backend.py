@@ -151,13 +151,12 @@ class TorchOptimBackend(PyTorchBackend):
 
     watches_rates = True
 
-    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
+    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any]]:
         """The rates of the groups; None for a tensor that cannot be read without waiting."""
         return [
             (
                 rate if (rate := group.get("lr")).__class__ is float else _number(rate),
                 group.get("weight_decay"),
-                len(group["params"]),
             )
             for group in optimizer.param_groups
         ]

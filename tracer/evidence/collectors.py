@@ -1,0 +1,220 @@
+"""Collects evidence on classes, loss scales and steps that raised.
+
+A class is read, never called, and only code of the program is read, not what a framework ships. The
+frameworks' calls and arguments are from the files named in `tracer.kinds`; `tests/findings` tries
+all of them. Sources for loss scales: Keras 3.15 (`keras/src/optimizers/base_optimizer.py`,
+`loss_scale_optimizer.py`) and tf_keras 2.21 (`src/mixed_precision/loss_scale_optimizer.py`).
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from msgspec.structs import replace
+
+from tracer.core.backend import Root
+from tracer.core.calls import Step
+from tracer.core.collectors import Collector
+from tracer.core.interrupts import suppress_faults
+from tracer.core.lines import line_of
+from tracer.core.reachable import names_in
+from tracer.core.registry import plain_class
+from tracer.errors import without_credentials
+from tracer.evidence.rates import Rates
+from tracer.hooks.family import ships
+from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, OptimizerKind
+from tracer.model.evidence import (
+    Evidence,
+    LossNotScaled,
+    OverrideUnreached,
+    OwnDense,
+    SparseMissing,
+)
+from tracer.model.records import Failure, Optimizer
+
+# Classes that cannot work, and loss scales of a loss that was never multiplied.
+
+_DENSE = "_resource_apply_dense"
+_SPARSE = "_resource_apply_sparse"
+_DUPLICATES = "_resource_apply_sparse_duplicate_indices"
+
+FAILING = "override-unreached"
+"""The code of the finding that `wrap` warns of before training begins: nothing else can work."""
+
+
+class Classes(Collector):
+    """Evidence on the classes of a recorder's optimizers, and on loss scales."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._found: dict[int, tuple[Evidence, ...]] = {}
+        self._scales: set[int] = set()
+        """The loss scales that the program does not apply by itself."""
+
+    def first_step_ends(self, call: Step) -> None:
+        """Read the optimizers: they may be gone when a trace is read."""
+        by_hand = not _BY_HAND.isdisjoint(_names_under_way())
+        for index in range(len(self.root.optimizers.all)):
+            optimizer = self._read(index)
+            is_scale = index in self.root.optimizers.stepping and _is_scaled(optimizer)
+            self._scales |= {index} if is_scale and not by_hand else set()
+
+    def step_raised(self, call: Step, error: BaseException) -> None:
+        """Read the classes, because the first step may raise."""
+        self.first_step_ends(call)
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """Add the evidence on the class, and on a loss that was never scaled."""
+        self._read(index)
+        found, called = self._found.get(index, ()), self.root.optimizers.all[index].called
+        scale, is_divided = LossNotScaled("scale_loss", "apply"), True
+        if record.kind != "keras3":
+            scale = LossNotScaled("get_scaled_loss", "get_unscaled_gradients")
+            is_divided = scale.divided in called
+        if index in self._scales and is_divided and scale.missing not in called:
+            found = (*found, scale)
+        return replace(record, evidence=(*found, *record.evidence))
+
+    def _read(self, index: int) -> Any:
+        """Read the class of an optimizer; return the optimizer, None if it is gone."""
+        traced = self.root.optimizers.all[index]
+        optimizer = traced.optimizer()
+        if index not in self._found and optimizer is not None:
+            self._found[index] = evidence_on(plain_class(type(optimizer)), traced.kind)
+        return optimizer
+
+
+_BY_HAND = {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"}
+"""Names in the code of a program that scales the loss itself."""
+
+
+def _is_scaled(optimizer: Any) -> bool:
+    own = {} if optimizer is None else object.__getattribute__(optimizer, "__dict__")
+    return "LossScale" in type(optimizer).__name__ or own.get("loss_scale_factor") not in (None, 1)
+
+
+def _names_under_way() -> set[str]:
+    """The names in the program's running functions and in the functions inside them."""
+    names: set[str] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in (*FRAMEWORKS, "tracer"):
+            names |= names_in(frame.f_code)
+        frame = frame.f_back
+    return names
+
+
+def may_fail(root: Root) -> bool:
+    """Whether the class of one of the root's optimizers has a mistake that cannot work."""
+    return any(
+        isinstance(found, OverrideUnreached)
+        for each in root.optimizers.all
+        for found in evidence_on(plain_class(type(each.optimizer())), each.kind)
+    )
+
+
+def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
+    """Return what a class shows; empty for a class that ships with a framework."""
+    with suppress_faults():  # reading a class may raise anything
+        own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
+        return tuple(_evidence(cls, kind, own)) if own else ()
+    return ()
+
+
+def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Evidence]:
+    """Yield what a class shows; `own` are it and its base classes that the program defines."""
+
+    def owner(name: str) -> Any:
+        return next((base for base in cls.__mro__ if name in vars(base)), None)
+
+    def line(name: str) -> str:
+        return next((line_of(code) for code in _codes(inspect.getattr_static(cls, name))), "")
+
+    called = [apply.name for apply in kind.apply_methods]
+    known = {apply.name for each in KINDS for apply in each.apply_methods}
+    for name in sorted(known | {each.lstrip("_") for each in known}):
+        if name not in called and owner(name) in own and not _calls(own, name):
+            instead = _SPARSE if "sparse" in name else _DENSE
+            instead = "update_step" if kind.name in ("keras2", "keras3") else instead
+            instead = f"_{name}" if f"_{name}" in called else instead
+            if owner(instead) not in own:
+                yield OverrideUnreached(name, instead, line(name))
+    if kind.name in ("legacy", "v1"):
+        # The sparse methods of the kind's base class raise NotImplementedError.
+        owners = {name: owner(name) for name in (_DENSE, _SPARSE, _DUPLICATES)}
+        bases = [base for base in cls.__mro__ if base.__name__ == kind.base]
+        bases = [base for base in bases if base.__module__ in kind.homes]
+        default = [name for name, base in owners.items() if base in bases]
+        if default == [_SPARSE, _DUPLICATES]:  # without a dense method, another one does the work
+            yield SparseMissing(_SPARSE)
+        if owners[_DENSE] in own:
+            yield OwnDense(_DENSE, line(_DENSE))
+
+
+def _calls(own: Sequence[type], name: str) -> bool:
+    """Whether another method of these classes may call this one."""
+    return any(
+        not names_in(code).isdisjoint((name, "getattr", "methodcaller"))
+        for cls in own
+        for attribute, value in vars(cls).items()
+        for code in (_codes(value) if attribute != name else ())
+    )
+
+
+def _codes(value: Any) -> list[CodeType]:
+    """The code objects of a method or property, and of the function that a decorator wrapped."""
+    parts = ("__func__", "fget", "fset", "fdel", "__wrapped__")
+    functions = [value, *(getattr(value, part, None) for part in parts)]
+    return [code for each in functions if (code := getattr(each, "__code__", None))]
+
+
+# Steps that raised.
+
+_MAX_LENGTH = 200
+_MAX_FAILURES = 8  # the most kinds of failures kept
+
+
+class Failures(Collector):
+    """The steps of one root optimizer that raised, each kind once."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._begun: dict[tuple[str, str, str, int | None], tuple[int, int]] = {}
+        """The steps that had run and those that had begun, by method, error, function, variable."""
+
+    def step_raised(self, call: Step, error: BaseException) -> None:
+        """Record the exception that ended a step."""
+        if not isinstance(error, Exception) or len(self._begun) >= _MAX_FAILURES:
+            return  # Ctrl-C, or the end of the program
+        root, graph = self.root, call.place.graph
+        method = root.sites.sites[call.own[0]].method
+        function = "" if graph is None else root.backend.function_around(graph)
+        begun = root.blocks.counters.steps()
+        own = min(call.numbers.values(), default=begun + 1)
+        key = method, _one_line(error), function, call.failing
+        self._begun.setdefault(key, (own - 1, begun))
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """Add the failures to the record of a root optimizer."""
+        names, steps = self.root.variables.rows, self.root.blocks.counters.steps()
+        failures = []
+        for (method, text, function, number), (after, begun) in list(self._begun.items()):
+            variable = "" if number is None else names[number].name
+            failures.append(Failure(method, text, variable, after, function, steps <= begun))
+        return replace(record, failures=tuple(failures)) if index == record.root else record
+
+
+def _one_line(error: Exception) -> str:
+    said = ""
+    with suppress_faults():  # `str` of a program's exception may raise
+        said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    said = without_credentials(" ".join(said.split()))
+    text = f"{type(error).__name__}{': ' if said else ''}{said}"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
+
+
+COLLECTORS: tuple[type[Collector], ...] = (Classes, Failures, Rates)
+"""The collectors that every recorder has."""
