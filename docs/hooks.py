@@ -80,11 +80,11 @@ def texts_of_all_rules() -> str:
 
 def help_of_all_commands() -> str:
     """What `tracer --help` and `tracer COMMAND --help` say, as Markdown."""
-    from tracer.cli.commands import COMMANDS, help_of
+    from tracer.cli.commands import PARSERS
 
     return "\n".join(
-        f"## `{f'tracer {name}'.rstrip()}`\n\n```text\n{help_of(name)}\n```\n"
-        for name in ("", *COMMANDS)
+        f"## `{parser.prog}`\n\n```text\n{parser.format_help()}\n```\n"
+        for parser in PARSERS.values()
     )
 
 

@@ -7,6 +7,7 @@ writes a name.
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -112,3 +113,16 @@ def without_credentials(text: str) -> str:
     'no login at https://REDACTED@host with REDACTED'
     """
     return _CREDENTIALS.sub("REDACTED", text)
+
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in messages of Keras exceptions
+_MAX_LENGTH = 200
+
+
+def in_one_line(error: BaseException) -> str:
+    """The class and the text of an exception, without credentials and colors."""
+    text = ""
+    with suppress(Exception):  # `str` of a program's exception may raise
+        text = without_credentials(" ".join(_COLORS.sub("", str(error)).split()))
+    text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"

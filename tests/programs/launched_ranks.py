@@ -92,7 +92,7 @@ def fail(rank: int, step: int) -> None:
     if how == "dies" or (how == "dies once" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "leaves":
-        os._exit(0)
+        sys.exit(0)
     if how == "raises":
         raise ValueError("no data")
 

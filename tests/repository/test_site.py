@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import tracer
-from tracer.cli.commands import COMMANDS, help_of
+from tracer.cli.commands import PARSERS
 from tracer.findings.rule import RULES
 
 pytestmark = pytest.mark.long
@@ -95,8 +95,8 @@ def test_every_public_name_has_its_reference(site: Path) -> None:
 
 def test_the_help_of_every_command_is_in_the_reference(site: Path) -> None:
     text = (site / "reference" / "command.html").read_text(encoding="utf-8")
-    for name in ("", *COMMANDS):
-        assert html.escape(help_of(name), quote=False) in text, name
+    for name, parser in PARSERS.items():
+        assert html.escape(parser.format_help(), quote=False) in text, name
 
 
 def test_every_rule_has_its_texts(site: Path) -> None:

@@ -10,69 +10,68 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracer import __version__
-from tracer.errors import MissingExtra, Mistake, UnknownName, shown, unknown_name
-
-USAGE = """\
-usage: tracer COMMAND [OPTIONS]
-
-Count what an optimizer really does: its calls, executions, updates and steps.
-
-commands:
-  run      {run}
-  report   {report}
-  check    {check}
-  diff     {diff}
-  explain  {explain}
-  demo     {demo}
-
-options:
-  -h, --help  show this help, or that of a COMMAND
-  --version   show the version
-
-examples:
-  tracer run train.py          trace a program, unchanged
-  tracer report tracer.json    what its optimizers did\
-"""
+from tracer.errors import MissingExtra, Mistake, UnknownName, shown
 
 Command = Callable[..., int | Callable[[], None] | None]
 """Returns the exit status, or a program to run, whose exceptions Python shows."""
 
+_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
+
 
 class _Parser(argparse.ArgumentParser):
-    """Reads the arguments of one command."""
+    """Reads arguments; a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message} (see {self.prog} --help)")
 
 
-COMMANDS: dict[str, tuple[Command, _Parser]] = {}
+_PARSER = _Parser(
+    "tracer",
+    "tracer COMMAND [OPTIONS]",
+    "Count what an optimizer really does: its calls, executions, updates and steps.",
+    """\
+examples:
+  tracer run train.py          trace a program, unchanged
+  tracer report tracer.json    what its optimizers did
+  tracer COMMAND --help        the options of a command""",
+    formatter_class=_FORMATTER,
+    allow_abbrev=False,
+)
+_PARSER.add_argument("--version", action="version", version=f"tracer {__version__}")
+_PARSER.set_defaults(function=_PARSER.print_help)
+_COMMANDS = _PARSER.add_subparsers(title="commands", prog="tracer", metavar="COMMAND")
+
+PARSERS: dict[str, argparse.ArgumentParser] = {"": _PARSER}
+"""What reads the arguments of each command, by its name."""
 
 
-def _command(usage: str, *arguments: dict[str, Any], examples: str) -> Callable[[Command], Command]:
+def _command(usage: str, *arguments: "_Argument", examples: str) -> Callable[[Command], Command]:
     """Make a function a command that takes these arguments; its docstring is the help."""
 
     def register(function: Command) -> Command:
-        parser = _Parser(
-            f"tracer {function.__name__}",
-            f"tracer {function.__name__} {usage}".rstrip(),
-            re.sub(r"\n +\Z|(?<=\n)    ", "", function.__doc__ or ""),
-            f"examples:\n{examples.rstrip()}",
-            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26),
+        name, text = function.__name__, function.__doc__ or ""
+        PARSERS[name] = parser = _COMMANDS.add_parser(
+            name,
+            usage=f"tracer {name} {usage}".rstrip(),
+            help=text.partition("\n")[0],
+            description=re.sub(r"\n +\Z|(?<=\n)    ", "", text),
+            epilog=f"examples:\n{examples.rstrip()}",
+            formatter_class=_FORMATTER,
             allow_abbrev=False,
         )
-        for argument in arguments:
-            parser.add_argument(*argument["names"], **argument["options"])
-        COMMANDS[function.__name__] = function, parser
+        for names, options in arguments:
+            parser.add_argument(*names, **options)
+        parser.set_defaults(function=function)
         return function
 
     return register
 
 
-def _argument(*names: str, help: str = argparse.SUPPRESS, **options: Any) -> dict[str, Any]:
-    """An argument; `choices` are named in its help."""
-    if "choices" in options:
-        help = f"{help}: {', '.join(options['choices'])}"
-    return {"names": names, "options": {"help": help, **options}}
+_Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _argument(*names: str, help: str = argparse.SUPPRESS, **options: Any) -> _Argument:
+    return names, {"help": help, **options}
 
 
 def _steps(text: str) -> range:
@@ -84,27 +83,17 @@ def _steps(text: str) -> range:
     return range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
 
 
-def _local(path: str) -> str:
-    """A path of this machine."""
-    if "://" in path:
-        raise argparse.ArgumentTypeError(f"{path} is a URL: use a file of this machine")
-    return path
+def _output(path: str) -> Path:
+    """A file to write, which is not a trace."""
+    from tracer.model.tracefile import is_trace
+
+    if is_trace(Path(path)):
+        raise argparse.ArgumentTypeError(f"{path} is a trace, and would be overwritten")
+    return Path(path)
 
 
 _PATH = _argument("path", metavar="PATH")
-_OUTPUT = _argument("-o", "--output", metavar="FILE", type=_local, help="write to a file")
-
-
-def _place(output: str | None, trace: str) -> Path | None:
-    """The file to write; raises `Mistake` if it is a trace."""
-    from tracer.model.tracefile import is_trace
-
-    path = Path(output) if output else None
-    if path and is_trace(path):
-        raise Mistake(f"{path}: is a trace, and would be overwritten: choose another name")
-    if path and path.is_file() and os.path.isfile(trace) and path.samefile(trace):
-        raise Mistake(f"{path}: is the trace to read, and would be overwritten")  # if sorted
-    return path
+_OUTPUT = _argument("-o", "--output", metavar="FILE", type=_output, help="write to a file")
 
 
 @_command(
@@ -115,7 +104,6 @@ def _place(output: str | None, trace: str) -> Path | None:
     _argument(
         *("-o", "--output"),
         metavar="PATH",
-        type=_local,
         help="where to write the trace: a file, or a folder for a file of each worker "
         "(default: tracer.json, or traces/ for several processes)",
     ),
@@ -141,9 +129,7 @@ def _place(output: str | None, trace: str) -> Path | None:
   python -X dev -m tracer run train.py
 """,
 )
-def run(
-    program: str, *, module: bool, output: str | None, children: bool, **options: Any
-) -> Callable[[], None]:
+def run(program: str, arguments: list[str], **options: Any) -> Callable[[], None]:
     """Run a script as python does, with every optimizer traced.
 
     When the program ends, even with an error, the report comes on standard error.
@@ -152,9 +138,7 @@ def run(
     """
     from tracer.cli import launch
 
-    launch.check(program, output, module=module, children=children)
-    options |= {"module": module, "output": output, "children": children}
-    return partial(launch.launch, program, **options)
+    return launch.prepared(program, arguments, **options)
 
 
 @_command(
@@ -164,13 +148,13 @@ def run(
         "--by",
         metavar="TABLE",
         choices=("variable", "layer", "step", "replica", "method", "caller"),
-        help="print only this table, in full",
+        help="print only this table, in full: %(choices)s",
     ),
     _argument(
         *("-f", "--format"),
         metavar="KIND",
         choices=("text", "json", "csv", "markdown", "html"),
-        help="the default follows from the ending of FILE",
+        help="the default follows from the ending of FILE: %(choices)s",
     ),
     _OUTPUT,
     _argument("--variable", metavar="GLOB", help="only rows of these variables"),
@@ -189,13 +173,13 @@ def report(
     path: str,
     by: Any,
     format: Any,
-    output: str | None,
+    output: Path | None,
     variable: str | None,
     step: range | None,
     optimizer: str | None,
     replica: str | None,
 ) -> None:
-    """Print what a trace file holds: the answer first, then the counts.
+    """Print what a trace holds: the answer first, then the counts.
 
     PATH is a trace file, or the folder of a run with several workers. A CSV file
     holds one table: the table of variables, unless --by names another.
@@ -203,13 +187,10 @@ def report(
     from tracer.model import tracefile
     from tracer.reporters import columns, formats
 
-    place = _place(output, path)
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step, replica)
-    kind = formats.chosen(format, place)
-    formats.put(lambda width, color: formats.render(trace, kind, by, part, width, color), place)
-    if place is not None:
-        print(f"tracer: wrote {place}", file=sys.stderr)
+    kind = formats.chosen(format, output)
+    formats.put(lambda width, color: formats.render(trace, kind, by, part, width, color), output)
 
 
 @_command(
@@ -222,7 +203,7 @@ def report(
 """,
 )
 def diff(before: str, after: str) -> int:
-    """Show what differs between two runs: methods, variables and steps.
+    """Show what differs between two runs: methods, variables, steps.
 
     BEFORE and AFTER are trace files, or folders of several workers.
     The exit status is 0 if all counts are equal, 1 if not. Layers that Keras
@@ -252,7 +233,7 @@ def diff(before: str, after: str) -> int:
         "--findings",
         metavar="LEVEL",
         choices=("error", "warning"),
-        help="fail on findings from LEVEL",
+        help="fail on findings from LEVEL: %(choices)s",
     ),
     _argument(
         "--ignore",
@@ -268,7 +249,7 @@ def diff(before: str, after: str) -> int:
         metavar="KIND",
         choices=("text", "junit", "github"),
         default="text",
-        help="for people, CI servers, or annotations",
+        help="for people, CI servers, or annotations: %(choices)s",
     ),
     _OUTPUT,
     examples="""\
@@ -282,7 +263,7 @@ def check(
     ignore: list[str] | None,
     allow_unfinished: bool,
     format: str,
-    output: str | None,
+    output: Path | None,
 ) -> int:
     """Check that a run did what is expected: a gate for CI.
 
@@ -306,19 +287,15 @@ def check(
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
-    place = _place(output, path)
-    trace = load_run(path)
     results = verdicts.check(
-        trace,
+        load_run(path),
         wanted,
         findings,
         ignore=[*(ignore or ()), *ignored],
         allow_unfinished=allow_unfinished,
     )
     content = getattr(verdicts, f"as_{format}")(results)
-    formats.put(lambda width, color: content, place)
-    if place is not None:
-        print(f"tracer: wrote {place}", file=sys.stderr)
+    formats.put(lambda width, color: content, output)
     return int(any(each.reason for each in results))
 
 
@@ -355,39 +332,12 @@ def demo() -> None:
     demo.main()
 
 
-def help_of(name: str) -> str:
-    """What `tracer NAME --help` prints; with an empty name, what `tracer --help` prints."""
-    if name:
-        return COMMANDS[name][1].format_help()
-    texts = {each: command.__doc__ or "" for each, (command, _) in COMMANDS.items()}
-    return USAGE.format_map({each: text.partition("\n")[0] for each, text in texts.items()})
-
-
-def _begin(name: str = "--help", *arguments: str) -> int | Callable[[], None] | None:
-    """Do what the command line asks for, and return what its command returns."""
-    if name in COMMANDS:
-        function, parser = COMMANDS[name]
-        values, unknown = parser.parse_known_args(arguments)
-        for argument in unknown:
-            known = sorted(vars(parser)["_option_string_actions"])
-            parser.error(str(unknown_name("argument", argument, known, "there are")))
-        return function(**vars(values))
-    if name in ("-h", "--help", "--version"):
-        print(f"tracer {__version__}" if name == "--version" else help_of(""))
-        return None
-    if name.endswith((".py", ".json", "/")):
-        command = "run" if name.endswith(".py") else "report"
-        meant = f"did you mean tracer {command} {' '.join((name, *arguments))}?"
-        raise Mistake(f"no command {name!r}: {meant} (see tracer --help)")
-    known = ["--help", "--version", *COMMANDS]
-    raise Mistake(f"{unknown_name('command', name, known, 'there are')} (see tracer --help)")
-
-
 def main() -> NoReturn:
     """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
     try:
         try:
-            result = _begin(*sys.argv[1:])
+            values = vars(_PARSER.parse_args())
+            result = values.pop("function")(**values)
         finally:
             sys.stdout.flush()
     except (Mistake, MissingExtra, UnknownName) as error:

@@ -8,7 +8,7 @@ import runpy
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -18,8 +18,8 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.autosave import say
-from tracer.cli.process import Process, follow_children, note_children, own_file
-from tracer.errors import TraceFileError
+from tracer.cli.process import Process, follow_children, own_file
+from tracer.errors import Mistake
 from tracer.model.trace import Trace
 from tracer.model.tracefile import (
     file_in,
@@ -31,14 +31,11 @@ from tracer.model.tracefile import (
 )
 from tracer.reporters import formats
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
 
 def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None:
     """Run a script, a folder or zip file with a `__main__.py`, or a module, as `__main__`.
 
-    Raises the program's exceptions. After `hide_frames`, their tracebacks look like those of
-    `python`: they begin below this function.
+    Raises the program's exceptions. After `hide_frames`, tracebacks begin below this function.
     """
     # Keep the replaced module alive: otherwise its globals would become None.
     run.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
@@ -68,40 +65,17 @@ def _set_path(first: str) -> None:
         sys.path[0] = first
 
 
-# Tracebacks.
-
-
 def hide_frames() -> None:
-    """Have Python print the exception that ends the program without frames of this package."""
+    """Have Python print the exception that ends the program from the program's first frame on."""
     hook = sys.excepthook
 
     def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
-        error.__traceback__ = traceback
-        _clean(error, set())
-        hook(kind, error, error.__traceback__)
+        while traceback is not None and traceback.tb_frame.f_code is not run.__code__:
+            traceback = traceback.tb_next
+        traceback = traceback and traceback.tb_next
+        hook(kind, error.with_traceback(traceback), traceback)
 
     sys.excepthook = show
-
-
-def _clean(error: BaseException | None, seen: set[int]) -> None:
-    """Remove the frames of this package from the tracebacks of an error and of chained errors."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    entries: list[TracebackType] = []
-    entry = error.__traceback__
-    while entry is not None:
-        code = entry.tb_frame.f_code
-        if code is run.__code__:
-            entries.clear()
-        elif not code.co_filename.startswith(_PACKAGE):
-            entries.append(entry)
-        entry = entry.tb_next
-    for entry, following in zip(entries, [*entries[1:], None], strict=False):
-        entry.tb_next = following
-    error.__traceback__ = entries[0] if entries else None
-    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
-        _clean(other, seen)
 
 
 # `tracer run`.
@@ -110,21 +84,7 @@ FILE, FOLDER = "tracer.json", "traces"
 """The default trace file, and the default folder for the files of several processes."""
 
 
-def check(program: str, output: str | None, *, module: bool, children: bool) -> None:
-    """Raise `tracer.TraceFileError` if a launch could not begin, or would overwrite a file."""
-    path, script = _path(output, children), Path(program)
-    if not module and not script.exists():
-        raise TraceFileError(f"cannot open {program}: No such file or directory")
-    if not module and is_trace(script):
-        meant = f"did you mean tracer report {program}?"
-        raise TraceFileError(f"{program} is a trace, not a program: {meant}")
-    if children and path.is_file():
-        raise TraceFileError(f"{path}: is not a folder, which --children needs")
-    if is_other(path):
-        raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
-
-
-def launch(
+def prepared(
     name: str,
     arguments: Sequence[str],
     *,
@@ -134,19 +94,30 @@ def launch(
     seconds: float,
     children: bool,
     effects: bool,
-) -> None:
-    """Run a script or a `module`; its exceptions reach the interpreter, then comes the report.
+) -> Callable[[], None]:
+    """Trace this process, and return the function that runs a script or a `module` in it.
 
     `output` is a trace file, or a folder (an existing one, or a path that ends in a slash); the
     file is saved at least every `seconds`. With `children`, processes that the program starts are
     traced too, and `output` is a folder. With `effects`, variables are compared before and after
     each step. See `Process` for when the trace ends.
+
+    Raises `Mistake` if the program cannot be run, or if a file would be overwritten.
     """
-    path = _path(output, children).absolute()  # the program may change the current folder
+    path = Path(output or (FOLDER if children else FILE))
     in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
-    folder = path if in_folder else path.parent if output else Path(FOLDER).absolute()
+    if not module and not os.path.exists(name):
+        raise Mistake(f"cannot open {name}: No such file or directory")
+    if not module and is_trace(Path(name)):
+        raise Mistake(f"{name} is a trace, not a program: did you mean tracer report {name}?")
+    if is_other(path) or (in_folder and path.is_file()):
+        raise Mistake(f"{path}: is a file that tracer run does not overwrite")
+    path = path.absolute()  # the program may change the current folder
+    folder = path if in_folder else path.parent / FOLDER
+    options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     if children:
         folder /= f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        follow_children(folder, options)
         path = own_file(folder)
 
     def place(trace: Trace) -> Path:
@@ -154,26 +125,23 @@ def launch(
             return file_in(folder, trace)
         return path / file_name(trace) if in_folder and not children else path
 
-    options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     process = Process(
         shlex.join(["-m", name] if module else [name]),
         place,
         report=None if quiet else partial(_report, children),
-        unfollowed=note_children(forks_only=children),
+        children=children,
         **options,
     )
-    if children:
-        follow_children(folder, options)
-    try:
-        run(name, arguments, module=module)
-    except BaseException as error:
-        process.note(error)
-        hide_frames()
-        raise
 
+    def launch() -> None:
+        try:
+            run(name, arguments, module=module)
+        except BaseException as error:
+            process.note(error)
+            hide_frames()
+            raise
 
-def _path(output: str | None, children: bool) -> Path:
-    return Path(output or (FOLDER if children else FILE))
+    return launch
 
 
 def _report(children: bool, trace: Trace, written: Path | None) -> None:
@@ -188,4 +156,5 @@ def _report(children: bool, trace: Trace, written: Path | None) -> None:
         formats.print_report(trace, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
     if written is not None:
-        say(f"wrote {os.path.relpath(written)}")
+        rest = ", a worker's part of the traces in its folder" * is_one_of_several(trace)
+        say(f"wrote {os.path.relpath(written)}{rest}")

@@ -21,7 +21,7 @@ from tracer.core.interrupts import suppress_faults
 from tracer.core.lines import line_of
 from tracer.core.reachable import names_in
 from tracer.core.registry import plain_class
-from tracer.errors import without_credentials
+from tracer.errors import in_one_line
 from tracer.evidence.rates import Rates
 from tracer.hooks.family import ships
 from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, OptimizerKind
@@ -173,7 +173,6 @@ def _codes(value: Any) -> list[CodeType]:
 
 # Steps that raised.
 
-_MAX_LENGTH = 200
 _MAX_FAILURES = 8  # the most kinds of failures kept
 
 
@@ -194,7 +193,7 @@ class Failures(Collector):
         function = "" if graph is None else root.backend.function_around(graph)
         begun = root.blocks.counters.steps()
         own = min(call.numbers.values(), default=begun + 1)
-        key = method, _one_line(error), function, call.failing
+        key = method, in_one_line(error), function, call.failing
         self._begun.setdefault(key, (own - 1, begun))
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
@@ -205,15 +204,6 @@ class Failures(Collector):
             variable = "" if number is None else names[number].name
             failures.append(Failure(method, text, variable, after, function, steps <= begun))
         return replace(record, failures=tuple(failures)) if index == record.root else record
-
-
-def _one_line(error: Exception) -> str:
-    said = ""
-    with suppress_faults():  # `str` of a program's exception may raise
-        said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    said = without_credentials(" ".join(said.split()))
-    text = f"{type(error).__name__}{': ' if said else ''}{said}"
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 COLLECTORS: tuple[type[Collector], ...] = (Classes, Failures, Rates)

@@ -57,11 +57,12 @@ def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = 
 
 
 def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
-    """Write such a text to a file, completely or not at all; print it if `output` is None."""
+    """Write such a text to a file, whole, and say so; print it if `output` is None."""
     if output is None:
         print_text(render)
     else:
         files.write(output, _encodable(render(None, False), "utf-8").encode())
+        print(f"tracer: wrote {output}", file=sys.stderr)
 
 
 def _encodable(text: str, encoding: str | None) -> str:
