@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracer.core import call_paths as paths_module
-from tracer.core.call_paths import UNKNOWN, Paths, frames_above, shown_file
+from tracer.core.call_paths import UNKNOWN, Paths, frames_from, shown_file
 from tracer.model.records import Line
 
 
@@ -56,7 +56,7 @@ def test_a_program_that_is_a_package(tmp_path: Path) -> None:
     file = tmp_path / "site-packages" / "app" / "main.py"
     package = module(file, "app.main", CALLS)
     paths = Paths(not_known)
-    number = package.outer(lambda: paths.of(frames_above(sys._getframe(1))[:2]))
+    number = package.outer(lambda: paths.of([*frames_from(sys._getframe(1))][:2]))
     assert paths.rows[number] == (Line("inner", shown_file(str(file)), 6),)
 
 

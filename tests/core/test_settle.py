@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock
-from tracer.core.log import HostLog, Reading, until
+from tracer.core.log import APPLYING, WITHIN, HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, settle
-from tracer.core.sites import Site
-from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.timeline import Run
 
 SITES = (

@@ -12,7 +12,7 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 from support.odometers import KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
-from tracer.core import lines
+from tracer.core import call_paths as lines
 from tracer.model.phrases import program_lines
 from tracer.model.trace import Trace
 from tracer.reporters import formats

@@ -19,13 +19,12 @@ from msgspec.structs import replace
 
 from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN, Paths
-from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, Step, start_call
+from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
-from tracer.core.sites import SiteTable
-from tracer.core.stamps import UNIT
+from tracer.core.log import UNIT
 from tracer.core.tracings import Definition, Part, Tracings
 from tracer.model.evidence import Evidence
 from tracer.model.names import distinct, plain_name

@@ -88,6 +88,47 @@ def _cell(file: str) -> str:
     return f"cell {number}" if number != "" else "cell"
 
 
+def line(file: str, number: int) -> str:
+    """The name of a line; its file is relative to the working folder if below it.
+
+    >>> line("/elsewhere/models/train.py", 12)
+    'models/train.py:12'
+    >>> line("<ipython-input-3-8a5e>", 4)
+    'cell 3:4'
+    """
+    return f"{shown_file(file)}:{number}"
+
+
+def line_of(code: CodeType) -> str:
+    """The line that defines a function."""
+    return line(code.co_filename, code.co_firstlineno)
+
+
+def line_of_caller(made: object) -> str:
+    """The running line of the program, outside of the constructors of `made`; empty if none.
+
+    If no line of the program is on the stack, the line of a package.
+    """
+    found = ""
+    for frame in frames_from(sys._getframe(1)):
+        sort = sort_of(frame)
+        if sort != "other" and not _constructs(frame, made):
+            here = line(frame.f_code.co_filename, frame.f_lineno)
+            if sort == "program":
+                return here
+            found = found or here
+    return found
+
+
+def _constructs(frame: FrameType, made: Any) -> bool:
+    """Whether a frame runs an `__init__` of `made`."""
+    code = frame.f_code
+    # `f_locals` of any other function keeps its objects alive.
+    return code.co_name == "__init__" and any(
+        frame.f_locals.get(name) is made for name in code.co_varnames[:1]
+    )
+
+
 Sort = Literal["program", "package", "other"]
 
 
@@ -169,11 +210,6 @@ def frames_from(at: Any) -> Iterator[Any]:
     while at is not None:
         yield at
         at = at.f_back
-
-
-def frames_above(frame: FrameType | None) -> list[FrameType]:
-    """The frames from `frame` to the beginning of its stack."""
-    return [*frames_from(frame)]
 
 
 def _is_generated(code: CodeType) -> bool:

@@ -1,18 +1,24 @@
-"""Tracks the calls under way of intercepted methods. No framework.
+"""Tracks the calls under way of intercepted methods, and numbers what they do. No framework.
 
 A `Call` lives from the beginning to the end of the method. Each thread has a stack of calls; steps
 under way are known to all threads, because a strategy runs parts of a step on other threads. These
 threads read the place of the step, add their sites to it and take its number; only the thread that
 made a call writes the rest. The traced methods and `tracer.core.recorder` make calls, and
 `tracer.backends.tensorflow.places` finds the parent of each.
+
+A site is what a call does: a method of an optimizer on a variable of a replica. A block lists the
+numbers of its sites, so counting an execution does not examine them. Sites are never forgotten.
 """
 
 import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+from weakref import ref
 
+from tracer.core import locks
 from tracer.core.call_paths import frames_from
+from tracer.model.records import Kind, Role
 
 CallRole = Literal["step", "group", "apply"]
 """The kind of method called: step, group or apply method (see `tracer.kinds`)."""
@@ -219,3 +225,62 @@ def outermost(call: Call) -> Call:
     while call.parent is not None:
         call = call.parent
     return call
+
+
+class Site(NamedTuple):
+    """The counted properties of a method call."""
+
+    optimizer: int
+    method: str
+    role: Role
+    kind: Kind | None
+    variable: int | None
+    replica: int
+
+
+class SiteTable:
+    """The sites of one root optimizer, and their Python calls that no block counts."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.calls: list[list[int]] = []
+        """For each site, how many of its calls [failed in eager mode, were traced]."""
+        self.of_objects: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
+        """Known variables in eager mode, for speed.
+
+        The key is the variable's `id` and the fields of its site; compare the object as well.
+        """
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._lock = locks.new_lock("rows")
+
+    def number(
+        self,
+        optimizer: int,
+        method: str,
+        role: Role,
+        kind: Kind | None = None,
+        variable: int | None = None,
+        replica: int = 0,
+    ) -> int:
+        """Return the number of a site; the first request assigns it."""
+        fields = (optimizer, method, role, kind, variable, replica)
+        number = self._numbers.get(fields)
+        if number is None:
+            with self._lock:
+                number = self._numbers.get(fields)
+                if number is None:  # a signal handler may raise between two lines
+                    number = len(self.sites)
+                    self.calls[number:] = [[0, 0]]
+                    self.sites.append(Site(*fields))
+                    self._numbers[fields] = number
+        return number
+
+    def traced(self, site: int) -> None:
+        """Count a call while tracing. An eager call is counted by its block, or as failed."""
+        with self._lock:
+            self.calls[site][1] += 1
+
+    def failed(self, site: int) -> None:
+        """Count a call in eager mode that failed."""
+        with self._lock:
+            self.calls[site][0] += 1

@@ -1,24 +1,39 @@
 """Records when blocks ran: stamps of executions, stored as runs. No framework.
 
-Every execution has a stamp (`tracer.core.stamps`). A `HostLog` gets the stamps that Python counts
-or takes out of the journals of programs, and stores stamps with a constant stride as one run: a
-million equal steps are one run. It returns a `Reading`: the steps in which a block ran, numbered as
-they began. `until` and `since` limit a reading to some steps.
+Every execution has a stamp, `UNIT * number + flags`. The number is the step under way, or 0 outside
+of steps. A block that is itself a step has no flag; a block inside a step has `WITHIN`; a block
+called by an apply method has `APPLYING`.
+
+A `HostLog` gets the stamps that Python counts or takes out of the journals of programs, and stores
+stamps with a constant stride as one run: a million equal steps are one run. It returns a `Reading`:
+the steps in which a block ran, numbered as they began. `until` and `since` limit a reading to some
+steps.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tracer.core.stamps import UNIT
 from tracer.model.timeline import Run, join, union
+
+UNIT = 256
+"""`RngReadAndSkip` advances its state by this for each number: see `tensorflow.ledger`."""
+WITHIN = 1
+"""The block is part of another block's step."""
+APPLYING = 2
+"""An apply method calls the block, so its updates are not outermost updates."""
+
+
+def flags_of(stamp: int) -> int:
+    """The flags of a stamp: how a block was part of a step."""
+    return stamp % UNIT
 
 
 class Reading(NamedTuple):
     """The content of a block's counter."""
 
     runs: Mapping[int, Sequence[Run]] = {}
-    """By the flags of `tracer.core.stamps`: the steps of the block, numbered as they began."""
+    """By the flags of stamps: the steps of the block, numbered as they began."""
     outside: Mapping[int, int] = {}
     """How often the block ran outside of steps, by the same flags."""
     lost: int = 0

@@ -10,6 +10,7 @@ from weakref import ref
 
 from tracer.core import locks
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
+from tracer.core.call_paths import line_of_caller
 from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
@@ -38,6 +39,26 @@ class Made(NamedTuple):
 
 NOT_SEEN = Made(ProgramLine(), 0)
 """The origin of an optimizer that was made while nothing was recorded."""
+
+_lines: dict[str, ProgramLine] = {}
+
+
+def made_here(optimizer: object) -> Made:
+    """The running line of the program, which makes `optimizer`, with the number of the optimizer.
+
+    Call this once for each optimizer.
+    """
+    name = line_of_caller(optimizer)
+    if not name:
+        return NOT_SEEN
+    line = _lines.setdefault(name, ProgramLine(name))
+    line.made += 1
+    return Made(line, line.made)
+
+
+def forget_numbers() -> None:
+    """Number the optimizers of each line from 1 again, as a new recording does."""
+    _lines.clear()
 
 
 @dataclass(eq=False)

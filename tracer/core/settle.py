@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN
+from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
-from tracer.core.log import Reading
-from tracer.core.sites import Site
-from tracer.core.stamps import APPLYING, WITHIN
+from tracer.core.log import APPLYING, WITHIN, Reading
 from tracer.model.records import Block, Calls, Entry
 from tracer.model.timeline import Run, Timeline, fold, join, union
 from tracer.model.words import some

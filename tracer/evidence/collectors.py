@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracer.core.backend import Root
+from tracer.core.call_paths import line_of
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
-from tracer.core.lines import line_of
 from tracer.core.reachable import names_in
 from tracer.core.registry import plain_class
 from tracer.errors import in_one_line

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from weakref import ref
 
 from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
-from tracer.core.imports import when_imported
-from tracer.core.lines import forget_numbers
+from tracer.core.optimizers import forget_numbers
+from tracer.core.patches import when_imported
 from tracer.core.recorder import Recorder
 from tracer.core.registry import PROGRAM, Holder, recorder_of
 from tracer.core.snapshot import THE_BEGINNING, ran_in

@@ -12,8 +12,7 @@ from weakref import ref
 
 from tracer.backends.backend_list import backend_of
 from tracer.core.backend import Backend, described
-from tracer.core.lines import made_here
-from tracer.core.optimizers import NOT_SEEN, TracedOptimizer
+from tracer.core.optimizers import NOT_SEEN, TracedOptimizer, made_here
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
     PROGRAM,

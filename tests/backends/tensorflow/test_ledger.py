@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.ledger import Ledger
-from tracer.core.stamps import UNIT, WITHIN
+from tracer.core.log import UNIT, WITHIN
 from tracer.model.timeline import Run
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.ledger import Journal, Ledger
-from tracer.core.stamps import UNIT, WITHIN
+from tracer.core.log import UNIT, WITHIN
 
 pytestmark = pytest.mark.wide(rest="sweep")
 

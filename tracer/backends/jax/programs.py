@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracer.backends.jax.values import sources
+from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.log import HostLog
-from tracer.core.sites import SiteTable
-from tracer.core.stamps import UNIT, WITHIN
+from tracer.core.log import UNIT, WITHIN, HostLog
 
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 """The outcome of updates: computed but discarded; kept; not computed; partly kept."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from tracer.backends.keras.traced_class import methods_of, traced_class
 from tracer.core.backend import Backend, own_attributes
-from tracer.core.imports import when_imported
 from tracer.core.instances import Living
 from tracer.core.interrupts import suppress_faults
+from tracer.core.patches import when_imported
 from tracer.core.registry import Binding, bindings, is_traced, plain_class, set_class
 from tracer.kinds import LOSS_SCALES, MAKERS, OptimizerKind, kind_of
 

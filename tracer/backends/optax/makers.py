@@ -19,7 +19,7 @@ import wrapt
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.updates import TracedUpdate, is_transformation
-from tracer.core.lines import made_here
+from tracer.core.optimizers import made_here
 from tracer.core.patches import Patch
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")

@@ -19,8 +19,7 @@ from weakref import WeakSet
 
 from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
 from tracer.core.call_paths import frames_from
-from tracer.core.lines import made_here
-from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
+from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer, made_here
 from tracer.core.registry import PROGRAM, Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OPTAX, kind_of

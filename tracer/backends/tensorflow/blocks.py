@@ -39,7 +39,7 @@ from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
 from tracer.core.counters import CountedBlock
 from tracer.core.interrupts import suppress_faults
-from tracer.core.stamps import APPLYING, UNIT, WITHIN
+from tracer.core.log import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
 from tracer.model.evidence import Evidence, NeverAssigned, NothingReturned
 from tracer.model.words import times

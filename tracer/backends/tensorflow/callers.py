@@ -12,7 +12,7 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.tracings import Definitions
-from tracer.core.call_paths import Paths, frames_above
+from tracer.core.call_paths import Paths, frames_from
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
@@ -24,7 +24,7 @@ def stacks_around(frame: FrameType | None) -> Iterator[tuple[int, list[FrameType
     """
     thread = threading.current_thread()
     while True:
-        frames = frames_above(frame)
+        frames = [*frames_from(frame)]
         yield thread.ident or 0, frames
         run = compat.replica_run(thread)
         waiting = None if run is None else _waiting_for(run)
@@ -39,7 +39,7 @@ def _waiting_for(run: Any) -> tuple[threading.Thread, FrameType] | None:
     # The frame of this call must not refer to itself: it would keep the program's objects alive.
     stacks.pop(threading.get_ident(), None)
     for thread in threading.enumerate():
-        for frame in frames_above(stacks.get(thread.ident or 0)):
+        for frame in frames_from(stacks.get(thread.ident or 0)):
             if compat.run_in(frame) is run:
                 return thread, frame
     return None

@@ -33,7 +33,7 @@ from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable import data_structures
 
 from tracer.core.backend import Surroundings
-from tracer.core.call_paths import frames_above
+from tracer.core.call_paths import frames_from
 from tracer.core.instances import instances
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.patches import Patch
@@ -227,7 +227,7 @@ def may_repeat(graph: Any) -> bool:
     loop = control_flow_v2_func_graphs.WhileBodyFuncGraph
     return any(isinstance(each, loop) for each in graphs_around(graph)) or any(
         frame.f_code.co_filename == structured_function.__file__
-        for frame in frames_above(sys._getframe(1))
+        for frame in frames_from(sys._getframe(1))
     )
 
 

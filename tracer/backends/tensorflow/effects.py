@@ -22,8 +22,7 @@ from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.log import Reading
-from tracer.core.stamps import flags_of
+from tracer.core.log import Reading, flags_of
 
 _raw = tf.raw_ops
 

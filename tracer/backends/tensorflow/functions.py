@@ -20,7 +20,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph
 
-from tracer.core.call_paths import frames_above, qualified
+from tracer.core.call_paths import frames_from, qualified
 from tracer.core.instances import instances
 from tracer.model.records import Line
 
@@ -114,7 +114,7 @@ def _stacks() -> dict[int, list[FrameType]]:
     """
     frames = sys._current_frames()
     frames[threading.get_ident()] = sys._getframe(2)
-    return {thread: frames_above(each) for thread, each in frames.items()}
+    return {thread: [*frames_from(each)] for thread, each in frames.items()}
 
 
 def feeds_a_dataset(function: Any) -> bool:

@@ -43,8 +43,7 @@ import tensorflow as tf
 from tracer.backends.tensorflow import compat
 from tracer.core import locks
 from tracer.core.counters import Clock
-from tracer.core.log import HostLog, Reading, until
-from tracer.core.stamps import UNIT
+from tracer.core.log import UNIT, HostLog, Reading, until
 
 ROWS = 16_383
 """How many rows, of one number each, a journal holds between two readings: 128 KiB."""
