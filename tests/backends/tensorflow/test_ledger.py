@@ -222,31 +222,6 @@ def test_a_counter_serves_again_when_its_graph_is_gone() -> None:
     assert (reading.total, reading.graphs, reading.idle) == (3, 3, 1)
 
 
-def test_the_journals_of_a_function_that_is_always_traced_again_are_small() -> None:
-    """A thousand graphs do not take 128 MiB; who runs much in a late one is counted exactly."""
-    book = Ledger("/cpu:0", 0)
-    for _ in range(ledger.MANY):
-        block: Any = book._take_block("same")
-        block.lifetime = lambda: None
-    graph = tf.Graph()
-
-    @tf.function(autograph=False)
-    def steps(count: Any) -> None:
-        def body(index: Any) -> Any:
-            book.count("same", graph, book.begin_step(tf.constant(0, tf.int64)))
-            return index + 1
-
-        tf.while_loop(lambda index: index < count, body, [tf.constant(0)])
-
-    steps(tf.constant(5 * ledger.FEW_ROWS))
-    sizes = [sum(np.size(each) for each in block.journal.variables()) for block in book._blocks]
-    assert sum(sizes[ledger.MANY :]) < 2 * ledger.FEW_ROWS < sizes[0]
-    begun = book.clock.begun()
-    readings = book.read(begun)
-    assert begun == sum(reading.total for _, reading in readings) == 5 * ledger.FEW_ROWS
-    assert sum(reading.lost for _, reading in readings) == 4 * ledger.FEW_ROWS
-
-
 def test_no_step_is_lost_when_many_graphs_share_counters() -> None:
     """Counters that serve again do so in any order, so that nearly each graph ends a run."""
     book = Ledger("/cpu:0", 0, rows=8)

@@ -22,7 +22,7 @@ from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.log import Reading, flags_of
+from tracer.core.log import flags_of
 
 _raw = tf.raw_ops
 
@@ -99,11 +99,6 @@ def row_of(stamp: Any, bits: Sequence[Any]) -> Any:
         return _raw.ConcatV2(values=[first, words], axis=tf.constant(0))
 
 
-def bits_of(words: Sequence[int]) -> list[bool]:
-    """The bits of the words of a row."""
-    return [bool(word >> place & 1) for word in words for place in range(_WORD)]
-
-
 def _differ(before: Any, after: Any) -> Any:
     """True if any bit differs, compared as integers: NaN differs from itself, 0.0 equals -0.0."""
     kind = _UNSIGNED[before.dtype.size]
@@ -124,10 +119,7 @@ def _any(bits: Any) -> Any:
 
 
 class Effects(Logs):
-    """The effects of one root optimizer's steps on each replica; thread-safe.
-
-    The caller must hold the lock of the counters where a comment says so.
-    """
+    """The effects of one root optimizer's steps on each replica; thread-safe."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called with a text about each variable that cannot be compared."""
@@ -143,14 +135,8 @@ class Effects(Logs):
                 "effects are unknown in the graph of a Session: its variables are not compared"
             )
             return
-        graph = call.place.graph
-        with compat.outside_of_graphs() if graph is None else graph.as_default():
-            self._hold(call, index, variable)
-
-    def _hold(self, call: Step, index: int, variable: Any) -> None:
-        held = call.before
-        if held is None:
-            held = call.before = {}
+        graph, held = call.place.graph, call.before or {}
+        call.before = held
         for replica, own in _copies(variable, call):
             if not isinstance(own, compat.ResourceVariable) or not comparable(own):
                 self._note(
@@ -159,8 +145,8 @@ class Effects(Logs):
                     f"({type(own).__name__}): it is not compared"
                 )
             elif id(own.handle) not in held:
-                value = value_of(own)
-                held[id(own.handle)] = Held(index, replica, own, value)
+                with compat.outside_of_graphs() if graph is None else graph.as_default():
+                    held[id(own.handle)] = Held(index, replica, own, value_of(own))
 
     # A step has ended and its block is counted; on the thread that made the call.
 
@@ -189,23 +175,12 @@ class Effects(Logs):
         variables = tuple(each.variable for each in held)
         return sources_of(variables, map(bool, questions(held)))
 
-    # The caller holds the lock of the counters.
-
-    def read(self, replica: int, last: int) -> dict[Source, Reading]:
-        """The effects on a replica, of the steps up to `last`."""
-        readings = super().read(replica, last)
-        for (of, variables), journal in list(self._journals.items()):
-            if of == replica and journal.lost:
-                source = Source(variables, "compared")
-                known = readings.get(source, Reading())
-                readings[source] = known._replace(lost=known.lost + journal.lost)
-        return readings
-
 
 @lru_cache(maxsize=256)
 def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]:
-    """What to log of a step; cached, because most steps are alike."""
-    return sources_of(variables, bits_of(words))
+    """What to log of a step with these words of bits; cached, because most steps are alike."""
+    bits = (bool(word >> place & 1) for word in words for place in range(_WORD))
+    return sources_of(variables, bits)
 
 
 def _of_replica(call: Step, replica: int) -> list[Held]:

@@ -48,14 +48,6 @@ from tracer.core.log import UNIT, HostLog, Reading, until
 ROWS = 16_383
 """How many rows, of one number each, a journal holds between two readings: 128 KiB."""
 
-MANY = 64
-"""How many journals of equal blocks get that many rows: a function that is always traced again has
-one for each graph.
-"""
-
-FEW_ROWS = 1_023
-"""How many rows the later journals have: 8 KiB."""
-
 _BITS = 44
 """The bits of a number for the stamp or other data; the rest hold the row's place."""
 
@@ -348,9 +340,7 @@ class Ledger:
             self._idle[block.key].append(block)
         if self._idle[key]:
             return self._idle[key].pop()
-        equal = sum(each.key == key for each in self._blocks)
-        rows = self._rows if equal < MANY else min(self._rows, FEW_ROWS)
-        block = _BlockCounter(key, len(self._blocks), self.device, rows)
+        block = _BlockCounter(key, len(self._blocks), self.device, self._rows)
         self._blocks.append(block)
         return block
 
