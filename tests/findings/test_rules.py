@@ -24,7 +24,6 @@ from tracer.model.evidence import (
     GradientsLeft,
     LossNotScaled,
     NeverAssigned,
-    NothingReturned,
     OverrideUnreached,
     SharedByMembers,
     SparseMissing,
@@ -233,7 +232,6 @@ CASES: dict[str, Callable[[], Trace]] = {
     ),
     "no sparse method, and a sparse gradient": lambda: remarked(MISSING, sparse=True),
     "nothing assigned": lambda: trace(healthy(Run(1, 1, 8)), optimizers=(optimizer(IDLE),)),
-    "nothing returned": lambda: remarked(NothingReturned("_resource_apply_dense")),
     "twice on one replica": lambda: trace(
         healthy(Run(1, 1, 20)),
         healthy(Run(1, 1, 20), replica=1),
@@ -512,9 +510,6 @@ SILENT: dict[str, Callable[[], Trace]] = {
         trace(optimizers=(optimizer(built=True),), graphs=[graph("train_step", idle=1, steps=0)]),
         finished=False,
     ),
-    "a method that returns nothing, and is not called": lambda: trace(
-        TRAINED, optimizers=(optimizer(NothingReturned("_resource_apply_dense")),)
-    ),
     "graphs of two workers that do the same": lambda: trace(
         healthy(Run(1, 1, 10)),
         healthy(Run(1, 1, 10), replica=1),
@@ -598,7 +593,6 @@ def test_every_rule_has_a_case() -> None:
     ("seen", "code"),
     [
         (OverrideUnreached("_resource_apply_dense", "update_step"), "override-unreached"),
-        (NothingReturned("_resource_apply_dense"), "never-assigned"),
         (NeverAssigned("_resource_apply_dense", ("words/embeddings",)), "never-assigned"),
     ],
 )

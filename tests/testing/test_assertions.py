@@ -12,9 +12,8 @@ from support.traces import block, called, request, step, update
 import tracer
 from tracer.check import failure, verdicts
 from tracer.check.expectation import read
-from tracer.model.evidence import NothingReturned
 from tracer.model.names import Objects
-from tracer.model.records import Graph, Note
+from tracer.model.records import Note
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Assertion, Check, expect_updates
@@ -77,16 +76,6 @@ def unused(name: str) -> Trace:
     return traces.changed(traces.nothing(), optimizers=(optimizer,))
 
 
-def nothing_returned() -> Trace:
-    """A legacy optimizer that returned None while its graph was traced, at which it ended."""
-    trace = traces.never_ran()
-    (optimizer,) = trace.optimizers
-    graphs = [replace(each, failed=each.idle) for each in trace.graphs]
-    graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, failed=1)]
-    optimizers = (replace(optimizer, evidence=(NothingReturned("update_step"),)),)
-    return traces.changed(trace, optimizers=optimizers, graphs=tuple(graphs))
-
-
 def test_a_step_on_many_replicas_is_judged_in_no_time() -> None:
     trace = traces.trained(("a",), Run(1, 1, 6), replicas=1_500)
     with at_most(3_000_000):
@@ -130,7 +119,6 @@ FAILURES: dict[str, tuple[Check, Callable[[], Trace]]] = {
         traces.many_variables,
     ),
     "never_ran_of_all": (all_updated, traces.never_ran),
-    "nothing_returned": (expect_updates(dense=2), nothing_returned),
     "another_optimizer": (expect_updates(total=1), lambda: unused("adam")),
     "not_seen": (expect_updates(total=1), lambda: traces.changed(unused("adam"), **LATE)),
     "not_seen_of_all": (all_updated, lambda: traces.changed(unused("adam"), **LATE)),

@@ -31,7 +31,6 @@ from tracer.model.evidence import (
     Iterations,
     LossNotScaled,
     NoStep,
-    NothingReturned,
     OutsideModules,
     OverrideUnreached,
     SparseMissing,
@@ -325,7 +324,7 @@ MIN_ADDED = 3  # the fewest steps to judge a training by
 STEPS_PER_TRACING = 20  # steps: rarer tracings cost little time
 
 
-_REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing, NothingReturned)
+_REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing)
 
 
 @rule(

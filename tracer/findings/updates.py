@@ -26,7 +26,6 @@ from tracer.model.counts import (
 )
 from tracer.model.evidence import (
     NeverAssigned,
-    NothingReturned,
     OutsideModules,
     OverrideUnreached,
     OwnStep,
@@ -135,20 +134,12 @@ def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> tuple[int, ...
     explanation=(
         "Nothing in the method writes to the variable: `variable = variable - ...` only binds a "
         "Python name. An update by a gradient of 0 is an assignment too, and is not reported. Seen "
-        "while TensorFlow traces a graph; in eager mode, effects show the variable as unchanged. "
-        "Also reported: None returned in a graph of a legacy or tf.compat.v1 optimizer."
+        "while TensorFlow traces a graph; in eager mode, effects show the variable as unchanged."
     ),
     explains=("few updates", "unchanged"),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
     trace = summary.trace
-    for optimizer, own in summary.evidence(NothingReturned):
-        if any(own.method == method.name for method in trace.methods):
-            yield Case(
-                f"{class_of(optimizer)}.{own.method} returned None while a graph was traced, "
-                "where TensorFlow needs the op that makes the update.",
-                f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
-            )
     for optimizer, idle in summary.evidence(NeverAssigned):
         names = [variable.name for variable in trace.variables]
         variables = tuple(i for i in summary.variables if names[i] in idle.variables)

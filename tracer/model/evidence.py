@@ -47,12 +47,6 @@ class OwnStep(Observed, frozen=True):
     method: str
 
 
-class NothingReturned(Observed, frozen=True):
-    """An apply method returned None in a graph, where an op is needed."""
-
-    method: str
-
-
 class NeverAssigned(Observed, frozen=True):
     """An apply method assigned nothing to these variables whenever it was traced."""
 
@@ -154,7 +148,6 @@ Evidence = (
     | OwnDense
     | SparseMissing
     | OwnStep
-    | NothingReturned
     | NeverAssigned
     | Fitted
     | NoStep

@@ -41,7 +41,7 @@ from tracer.core.counters import CountedBlock
 from tracer.core.interrupts import suppress_faults
 from tracer.core.log import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
-from tracer.model.evidence import Evidence, NeverAssigned, NothingReturned
+from tracer.model.evidence import Evidence, NeverAssigned
 from tracer.model.words import times
 
 _DTENSORS = (
@@ -50,13 +50,10 @@ _DTENSORS = (
 )
 
 _NO_OP = (
-    "a method returned no operation in a v1 graph, so its executions cannot be counted: return the "
-    "operation that applies the gradients"
-)
-_NO_PLAIN_OP = (
-    "a method returned the result of tf.cond, tf.case, tf.while_loop or a function in a v1 graph: "
-    "its steps are not counted, and the updates inside count outside any step; return "
-    "tf.group(result) to count both"
+    "a method returned no operation in a v1 graph that runs after its updates: the optimizer is of "
+    "Keras 2.11 or later, or the result is None, or that of tf.cond, tf.case, tf.while_loop or a "
+    "function; its steps are not counted, and updates that run count outside any step; return "
+    "tf.group(result) to count both, from tf.compat.v1.train or tf_keras.optimizers.legacy"
 )
 
 
@@ -72,8 +69,6 @@ class GraphBlocks(backend.Blocks):
         self.counters = LedgerCounters()
         self.threads: set[int] = set()
         """The threads that have ever called a function that contains a block."""
-        self._returned_nothing: dict[tuple[int, str], None] = {}
-        """By optimizer, the apply methods that returned None in a graph and had to return an op."""
         self._assigned: dict[tuple[int, str, Any], bool] = {}
         """By optimizer, apply method and variable, whether any tracing of it may have written."""
         self.callers = Callers()
@@ -171,19 +166,13 @@ class GraphBlocks(backend.Blocks):
         """
         self.counters.graphs[block] += 1
         around = None if call.parent is None else outermost(call).extra
-        if any(each.kind.name in ("keras2", "keras3") for each in self._root.optimizers.all):
-            self._note(
-                "an optimizer of Keras 2.11 or later was applied in a v1 graph: the op that it "
-                "returns does not run its updates, so a Session updates nothing, and nothing is "
-                "counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
-            )
-            return
         result = getattr(call.result, "op", call.result)
-        is_op = hasattr(result, "_add_control_input")
+        runs = all(each.kind.name in ("legacy", "v1") for each in self._root.optimizers.all)
+        is_op = runs and hasattr(result, "_add_control_input")
         ends = compat.ends_before(result) if is_op else None
         if ends is None:
             call.extra.counts = False
-            self._note(_NO_PLAIN_OP if is_op else _NO_OP)
+            self._note(_NO_OP)
             return
         begins = compat.call_before(partial(self._move_in_session, 1), call.site_notes)
         with compat.control_dependencies(ends):
@@ -195,9 +184,6 @@ class GraphBlocks(backend.Blocks):
         site, graph = self._sites.sites[call.own[0]], call.place.graph
         if graph is None or site.role != "update" or not compat.eager_outside_functions():
             return
-        kind = self._root.optimizers.all[site.optimizer].kind
-        if call.result is None and kind.name in ("legacy", "v1"):
-            self._returned_nothing[site.optimizer, site.method] = None
         added = slice(call.extra.start, graph.num_operations())
         call.site_notes.append((site, call.variable, added))
 
@@ -212,18 +198,14 @@ class GraphBlocks(backend.Blocks):
                 self._assigned[key] = not idle or self._assigned.get(key, False)
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
-        """The apply methods that returned nothing, or assigned nothing in any tracing."""
+        """The apply methods that assigned nothing in any tracing."""
         idle = [key for key, assigned in list(self._assigned.items()) if not assigned]
         rows = self._root.variables.rows if idle else []
         names = defaultdict[str, tuple[str, ...]](tuple)
         for index, method, variable in idle:
             if index == optimizer:
                 names[method] += (rows[variable].name,)
-        nothing = [method for index, method in list(self._returned_nothing) if index == optimizer]
-        return (
-            *map(NothingReturned, nothing),
-            *(NeverAssigned(method, variables) for method, variables in names.items()),
-        )
+        return tuple(NeverAssigned(method, variables) for method, variables in names.items())
 
     def note(self, call: Call) -> None:
         """Store the ops of an update in a Session's graph, which the program may run alone."""

@@ -10,10 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -36,7 +34,6 @@ from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_from
 from tracer.core.instances import instances
 from tracer.core.late_wrap import SESSION_GRAPH
-from tracer.core.patches import Patch
 
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
@@ -180,30 +177,6 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
         for op in near:
             op._add_control_input(callback)
     return bool(near)
-
-
-def watch_runs(graph: Any, watcher: Any) -> None:
-    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, if both are alive.
-
-    For this a Session takes the graph's lock (`client/session.py: BaseSession._extend_graph`), also
-    when it makes a callable, but not when the callable is called. The lock is replaced once for all
-    watchers: a graph may outlive any number of them.
-    """
-    watchers = _watchers.get(graph)
-    if watchers is None:
-        watchers = _watchers[graph] = WeakSet()
-        lock = partial(_run_lock, ref(graph), watchers, graph._session_run_lock)
-        Patch(graph, "_session_run_lock", lock, "to see a Session run it", "gone").put_in()
-    watchers.add(watcher)
-
-
-_watchers: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
-
-
-def _run_lock(graph: ref[Any], watchers: WeakSet[Any], lock: Callable[[], Any]) -> Any:
-    for each in list(watchers):
-        each.ran_by_session(graph())
-    return lock()
 
 
 def is_called_before(op: Any) -> bool:

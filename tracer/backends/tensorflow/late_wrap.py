@@ -4,11 +4,12 @@ Their graphs hold no counter, so their steps are not counted. The optimizer's ow
 show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
 graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. An older
-graph that is called all the same is noted, such as a `ConcreteFunction` that the program holds, or
-a graph of a Session. Where calls are not seen, a graph is noted at once:
-the function of a dataset, a function that is being traced, one that calls an older one.
+graph that is called all the same is noted, such as a `ConcreteFunction` that the program holds.
+Where calls are not seen, a graph is noted at once: a graph of a Session, the function of a dataset,
+a function that is being traced, one that calls an older one.
 """
 
+import gc
 import inspect
 import re
 from bisect import bisect
@@ -40,7 +41,6 @@ from tracer.kinds import kind_of
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable; excludes assignments, as by an initializer."""
 _WRITE = re.compile("Apply|Assign|Scatter")
-_SESSION = "a graph of a Session"
 _MAX_STEPS = 6
 """How many references to follow from a function's Python code to an optimizer."""
 
@@ -54,8 +54,6 @@ class StaleFunctions(late_wrap.StaleFunctions):
         super().__init__(note)
         self._watched: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
         """By optimizer, the functions whose calls are noted."""
-        self._sessions: dict[tuple[int, str], WeakSet[Any]] = defaultdict(WeakSet)
-        """By the index and the name of an optimizer, the graphs of Sessions."""
         self._bounds: dict[int, list[int]] = defaultdict(list)
         """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
 
@@ -103,20 +101,15 @@ class StaleFunctions(late_wrap.StaleFunctions):
             if _uses(graph, written_so_far(graph), handles, scope):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), unseen=True)
-        for graph in _session_graphs(late):
-            self._sessions[late.number, late.name].add(graph)
-            compat.watch_runs(graph, self)
+        if _in_session_graph(late):
+            gc.collect()  # the graph of a test that has ended
+            if _in_session_graph(late):
+                self.missed(late.name, "a graph of a Session", unseen=True)
 
     def _called(self, index: int, optimizer: str, function: str) -> None:
         """Note a call of a stale function: in eager mode, or by a function that is being traced."""
         if self._is_traced(index):
             self.missed(optimizer, function, unseen=not compat.in_eager())
-
-    def ran_by_session(self, graph: Any) -> None:
-        """Note that a Session runs a graph with uncounted updates."""
-        for (index, optimizer), graphs in list(self._sessions.items()):
-            if graph in graphs and self._is_traced(index):
-                self.missed(optimizer, _SESSION)
 
     def _is_traced(self, index: int) -> bool:
         return len(self._bounds[index]) % 2 == 1
@@ -189,27 +182,24 @@ def _follow(value: Any) -> Iterator[Any]:
         yield value.python_function
 
 
-def _session_graphs(late: Late) -> list[Any]:
-    """The living graphs of Sessions that already contain updates by an optimizer.
+def _in_session_graph(late: Late) -> bool:
+    """True if a living graph of a Session contains uncounted updates by an optimizer.
 
     A `legacy` or a `v1` optimizer puts them under `NAME/update...` (`training/optimizer.py`,
     `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its own step may put them
     anywhere, so for it each update op counts as one.
     """
-    kind, graphs = late.kind.name, []
+    kind, graphs = late.kind.name, list[Any]()
     if kind == "v1" or (kind == "legacy" and late.own_steps):
         graphs = compat.session_graphs_alive()
     elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
     by_name = _updates_by(late.name)
-    return [
-        graph
+    return any(
+        (_UPDATE.search(op.type) if late.own_steps else by_name.search(op.name))
+        and _WRITE.search(op.type)
+        and not compat.is_called_before(op)
         for graph in graphs
-        if any(
-            (_UPDATE.search(op.type) if late.own_steps else by_name.search(op.name))
-            and _WRITE.search(op.type)
-            and not compat.is_called_before(op)
-            for op in graph.get_operations()
-        )
-    ]
+        for op in graph.get_operations()
+    )
