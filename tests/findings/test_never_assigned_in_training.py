@@ -326,32 +326,7 @@ def test_under_a_strategy(replicas: int) -> None:
         assert bool(found(trace, "never-assigned")) == idle
 
 
-# Methods that return nothing where an op is needed.
-
-
-class Forgetful(Legacy):
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        var.assign_sub(0.1 * grad)
-
-
-def test_a_method_that_forgets_to_return_its_op() -> None:
-    optimizer, weight = tracer.wrap(Forgetful()), tf.Variable([1.0, 1.0])
-    optimizer.apply_gradients([(tf.ones(2), weight)])
-    assert tracer.trace_of(optimizer).findings() == [], "in eager mode it is as good as any"
-    assert tracer.trace_of(optimizer).updates() == 1
-
-    @tf.function
-    def step() -> None:
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-
-    with pytest.raises((TypeError, ValueError)):
-        step()
-    trace = tracer.trace_of(optimizer)
-    (error,) = bad(trace)
-    assert (error.code, error.severity) == ("never-assigned", "error")
-    assert "returned None while a graph was traced" in error.text
-    assert "Return the op" in error.advice
-    assert not any("Call the function" in each.advice for each in trace.findings())
+# Methods that raise.
 
 
 class Raising(Legacy):

@@ -95,7 +95,7 @@ def graph(function: str, signature: str = "", **figures: int) -> Graph:
 
 def traced_for(detail: str, made: Trace) -> Trace:
     """The same, and why the second graph was traced is known."""
-    event = GraphTracing(1, None, "argument", detail, 1, 0.0)
+    event = GraphTracing(1, None, detail, 1)
     return traces.changed(made, graph_tracings=(event,))
 
 

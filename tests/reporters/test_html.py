@@ -170,7 +170,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
         traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
         environment={bad: bad},
         graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0),),
-        graph_tracings=(GraphTracing(0, 0, "argument", bad, 0, 1.0),),
+        graph_tracings=(GraphTracing(0, 0, bad, 0),),
         lines=(Line(bad, bad, 1), Line(bad, graph=True)),
         paths=((0, 1),),
         programs=(Program(bad, 1_790_000_000.0, 3.0, "", 0),),

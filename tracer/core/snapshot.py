@@ -287,10 +287,8 @@ class Reader:
                 yield GraphTracing(
                     graph,
                     settle.path_or_none(event.path),
-                    event.cause,
                     event.detail,
                     max(0, event.after - past),
-                    event.at,
                 )
 
 

@@ -5,10 +5,9 @@ in it with its number of runs (`Part`). A tracing is of the outermost function. 
 run no more is only added to sums.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -30,8 +29,6 @@ MAX_NAMES = 3
 TotalOf = Callable[[int, int], int]
 """From a replica and the number of a counter to the counter's total."""
 
-Cause = Literal["first", "variables", "argument", "function", "forgotten", "unknown"]
-
 
 class Key(NamedTuple):
     """Identifies the graph tracings that are reported together."""
@@ -51,8 +48,6 @@ class Definition(NamedTuple):
 
     function: str
     signature: str
-    cause: Cause | None
-    """None if the arguments are the cause."""
     arguments: Arguments
     known: Iterable[Arguments]
     """The arguments of earlier tracings of the function."""
@@ -80,9 +75,7 @@ class Tracing:
         self.path = path
         self.after = after
         self.failed = False
-        self.cause: Cause = "unknown"
         self.detail = ""
-        self.at = time.time()
         self.parts: list[Part] = []
 
     @property
@@ -184,7 +177,7 @@ class Tracings:
             tracing = self._of[program] = Tracing(definition, path, after())
             self._open.append(tracing)
             if len(self.kept) < MAX_KEPT:
-                tracing.cause, tracing.detail = _why(definition)
+                tracing.detail = _changed(definition)
                 self.kept.append(tracing)
         tracing.parts.append(part)
         return tracing
@@ -217,16 +210,12 @@ def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
     figures_of[key] = figures if known is None else _added(known, figures)
 
 
-def _why(definition: Definition) -> tuple[Cause, str]:
-    """Why a function is traced, and how its arguments differ from the most similar ones."""
-    if definition.cause is not None:
-        return definition.cause, ""
+def _changed(definition: Definition) -> str:
+    """How the arguments differ from the most similar known ones; empty if they do not."""
     changes = [_changes(known, definition.arguments) for known in definition.known]
-    if not all(changes):  # known arguments: it is called elsewhere
-        return "unknown", ""
-    least = min(reversed(changes), key=len)
+    least = min(reversed(changes), key=len, default=[])
     more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
-    return "argument", "; ".join(least[:MAX_NAMES]) + more
+    return "; ".join(least[:MAX_NAMES]) + more
 
 
 def _changes(old: Arguments, new: Arguments) -> list[str]:

@@ -282,7 +282,7 @@ def _joined(
             if table in places:
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
-    tables["graph_tracings"].sort(key=lambda each: each.at)
+    tables["graph_tracings"].sort(key=lambda each: each.after)
     tables |= {table: _united(tables[table]) for table in ("rates", "not_updated")}
     tables["not_updated"] = [*_not_updated(tables)]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}

@@ -227,16 +227,11 @@ class GraphTracing(msgspec.Struct, frozen=True):
     """The index of the `Graph`."""
     path: int | None
     """The index of the path to the causing call; None if unknown."""
-    cause: Literal["first", "variables", "argument", "function", "forgotten", "unknown"]
-    """Why: `first`, the first call; `variables`, the first call made variables; `argument`, another
-    shape, type, structure or Python value; `function`, a new function object of the same code;
-    `forgotten`, the optimizer was wrapped late or the program compiled again."""
     detail: str
-    """For `argument`, what changed: `x: float32[32, 4] -> float32[8, 4]`."""
+    """What changed: `x: float32[32, 4] -> float32[8, 4]`. Empty if no argument did: at the first
+    call, for a new function object, or if the first call made variables."""
     after: int
     """The number of steps run before."""
-    at: float
-    """When the tracing was seen first, in seconds since 1970 (UTC)."""
 
 
 class Calls(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tracer.backends.jax import compat
-from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Cause, Definition
+from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition
 from tracer.model.words import some
 
 Leaves = dict[str, str]
@@ -23,11 +23,10 @@ def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition
     """
     leaves, place = compat.arguments_of(trace), compat.function_place(trace)
     known = earlier.setdefault(place, [])
-    cause: Cause | None = None if known else "first"
     signature, before = signature_of(leaves), tuple(known)
     if len(known) < MAX_KEPT and leaves not in known:  # each step may trace it again
         known.append(leaves)
-    return Definition(compat.function_name(trace), signature, cause, leaves, before)
+    return Definition(compat.function_name(trace), signature, leaves, before)
 
 
 def signature_of(leaves: Leaves) -> str:

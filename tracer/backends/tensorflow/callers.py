@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.backends.tensorflow.tracings import Definitions
+from tracer.backends.tensorflow.tracings import definition_of
 from tracer.core.call_paths import Paths, frames_from
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
@@ -69,7 +69,6 @@ class Callers(Paths):
 
     def __init__(self) -> None:
         super().__init__(functions.author_of)
-        self._definitions = Definitions()
 
     def here(self, frame: FrameType | None, distributed: bool) -> int:
         """The path to an eager call by `frame`, of this thread."""
@@ -99,4 +98,4 @@ class Callers(Paths):
         """
         frames = frames_around(sys._getframe(1))
         around = frames[outermost_tracing(frames) + 1 :]
-        return self._definitions.of(root, frames), self.of(around)
+        return definition_of(root, frames), self.of(around)
