@@ -59,9 +59,10 @@ class Collector:
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """Return the record of the optimizer with this index, with the evidence added."""
-        return record
+        evidence = tuple(self.evidence() if index == record.root else ())
+        return replace(record, evidence=(*record.evidence, *evidence)) if evidence else record
 
-    def evidence(self) -> Iterable["Evidence | Since"]:
+    def evidence(self) -> Iterable[Evidence]:
         """Return evidence on the root optimizer."""
         return ()
 
@@ -76,13 +77,6 @@ class Collector:
         no traced optimizer got.
         """
         return ()
-
-
-class Since(NamedTuple):
-    """Evidence for a trace that begins after so many steps."""
-
-    past: int
-    evidence: Evidence
 
 
 shared: Callable[[], Sequence[type[Collector]]] = tuple
@@ -101,57 +95,24 @@ class Collectors:
         """Decides which calls of functions reach the collectors; checked at each call."""
         self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared())]
 
-    def call(self, callback: str, *given: Any) -> None:
-        """Call this method of each collector."""
-        for each in self._all:
+    def call(self, callback: str, *given: Any) -> list[Any]:
+        """Call this method of each collector; returns their combined results, if any."""
+        found: list[Any] = []
+        for collector in self._all:
             try:
-                getattr(each, callback)(*given)
+                found += getattr(collector, callback)(*given) or ()
             except Exception as error:
-                self._drop(each, error)
-
-    def function_called(self) -> None:
-        """Tell the collectors that a function that contains a step is called."""
-        self.throttle.run(lambda: self.call("function_called"))
-
-    def snapshot(self, records: Iterable[Optimizer], past: int) -> tuple[Optimizer, ...]:
-        """Return the records of the optimizers, with the evidence added.
-
-        The trace begins after `past` steps.
-        """
-        evidence = tuple(
-            each.evidence if isinstance(each, Since) else each
-            for each in self._all_of("evidence")
-            if not isinstance(each, Since) or each.past == past
-        )
-        found = tuple(
-            replace(record, evidence=(*record.evidence, *evidence))
-            if evidence and index == record.root
-            else record
-            for index, record in enumerate(records)
-        )
-        for each in self._all:
-            try:
-                found = tuple(each.snapshot(index, record) for index, record in enumerate(found))
-            except Exception as error:
-                self._drop(each, error)
+                self._drop(collector, error)
         return found
 
-    def rates(self) -> list[Rate]:
-        """The learning rates and decays over all steps."""
-        return self._all_of("rates")
-
-    def model_variables(self) -> list[ModelVariable]:
-        """The variables of the trained models that the optimizer may not get."""
-        return self._all_of("model_variables")
-
-    def _all_of(self, callback: str) -> list[Any]:
-        """The combined results of this method of all collectors."""
-        found: list[Any] = []
-        for each in self._all:
+    def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
+        """Return the records of the optimizers, with the evidence added."""
+        found = tuple(records)
+        for collector in self._all:
             try:
-                found += list(getattr(each, callback)())
+                found = tuple(collector.snapshot(*numbered) for numbered in enumerate(found))
             except Exception as error:
-                self._drop(each, error)
+                self._drop(collector, error)
         return found
 
     def _drop(self, dropped: Collector, error: Exception) -> None:
@@ -181,7 +142,7 @@ class Throttle:
         self.due = 0.0
         """The `perf_counter` time of the next call; checked at each step."""
 
-    def run(self, do: Callable[[], None]) -> None:
+    def run(self, do: Callable[[], Any]) -> None:
         """Run the action now, and set when it is due again."""
         begin = time.thread_time()
         do()

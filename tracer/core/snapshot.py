@@ -172,8 +172,8 @@ class Reader:
         objects = self._root.variables.objects[: len(variables)]
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
         past = max((each.past for each in baseline.counts.values()), default=0)
-        records = self._root.collectors.snapshot(known, past)
-        rates = self._root.collectors.rates()
+        records = self._root.collectors.snapshot(known)
+        rates = self._root.collectors.call("rates")
         not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(blocks, unknown, names, baseline)
         where, devices = self._root.where, self._root.devices
@@ -211,7 +211,7 @@ class Reader:
         `objects` has the references of `variables`; the trace begins after `past` steps.
         """
         known = {id(each): index for index, each in enumerate(objects)}
-        own, found = {*known}, self._root.collectors.model_variables()
+        own, found = {*known}, self._root.collectors.call("model_variables")
         passed = passed_to_any() if any(each.why == "not passed" for each in found) else own
         alike: dict[tuple[WhyNot, int], dict[int, None]] = defaultdict(dict)
         for each in found:

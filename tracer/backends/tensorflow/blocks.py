@@ -275,8 +275,9 @@ class GraphBlocks(backend.Blocks):
         try:
             self.threads.add(threading.get_ident())
             self.counters.called()
-            if perf_counter() >= self._root.collectors.throttle.due:
-                self._root.collectors.function_called()
+            collectors = self._root.collectors
+            if perf_counter() >= collectors.throttle.due:
+                collectors.throttle.run(lambda: collectors.call("function_called"))
         except BaseException as error:
             self._root.fault(error)
 

@@ -106,7 +106,7 @@ class FreezeMonitor(Collector):
             for each, own in zip(lost, alive, strict=True)
             if own is None or own._version == each.late
         )
-        return replace(record, never_passed=found)
+        return super().snapshot(index, replace(record, never_passed=found))
 
     def evidence(self) -> Iterator[Evidence]:
         """The parameters of the optimizer that no module holds and that never had a gradient."""

@@ -10,7 +10,7 @@ from typing import Any
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import is_held_back
 from tracer.core.calls import Call
-from tracer.core.collectors import Collector, Since
+from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.model.evidence import Evidence, Iterations, Scheduled
@@ -30,6 +30,10 @@ class Schedules(Collector):
         self._begin = self._count() - 1
         self._find()
 
+    def block_begins(self) -> None:
+        """Say nothing of the own count of a block that begins later."""
+        self._begin = 0
+
     def _find(self) -> None:
         """Look for the schedules if one of the optimizers shows that it has one."""
         alive = self.root.optimizers.alive()
@@ -42,13 +46,13 @@ class Schedules(Collector):
             outer = [each for each in every if id(each) not in inside]
             self._names = list(dict.fromkeys(type(schedule).__name__ for schedule in outer))
 
-    def evidence(self) -> Iterator[Evidence | Since]:
+    def evidence(self) -> Iterator[Evidence]:
         """The name of each schedule, and the own count if it did not begin with 0."""
         if not self._names:
             self._find()
         yield from map(Scheduled, self._names)
         if self._begin > 0 and (end := self._count()):
-            yield Since(0, Iterations(self._begin, end))
+            yield Iterations(self._begin, end)
 
     def _count(self) -> int:
         """The most steps that the living optimizers counted for a parameter; 0 if unknown.
