@@ -2,7 +2,7 @@
 
 Three tables are compared row by row: variables, steps and methods. Optimizers are matched by their
 order. Keras numbers layers in the order in which a process makes them, so a variable can have
-another name in another run; `canonical` pairs the names.
+another name in another run; `_names` pairs the names.
 """
 
 import re
@@ -43,18 +43,18 @@ class Change(NamedTuple):
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 
 
-def canonical(variables: Sequence[Variable], *, ends: bool = False) -> dict[str, object]:
-    """Return a key for each variable by name, equal in traces that number layers differently.
+def _keys(variables: Sequence[Variable], ends: bool) -> dict[object, str]:
+    """The variables by a key that is equal in traces that number layers differently.
 
     A key is the name without numbers, the shape, and the place among such variables. If `ends`, it
     has only the last two parts of the name: Keras 2 has fewer parts than Keras 3.
     """
-    keys: dict[str, object] = {}
+    keys: dict[object, str] = {}
     places: Counter[object] = Counter()
     for variable in variables:
         parts = _NUMBER.sub("", variable.name).split("/")
         alike = "/".join(parts[-2:] if ends else parts), variable.shape
-        keys[variable.name] = alike, places[alike]
+        keys[alike, places[alike]] = variable.name
         places[alike] += 1
     return keys
 
@@ -64,8 +64,8 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
     old, new = ({each.name: each.name for each in trace.variables} for trace in (before, after))
     if not (old.keys() <= new.keys() or old.keys() >= new.keys()):  # else layers came or went
         ends = {each.kind for each in before.optimizers} != {e.kind for e in after.optimizers}
-        named = {key: name for name, key in canonical(before.variables, ends=ends).items()}
-        for name, key in canonical(after.variables, ends=ends).items():
+        named = _keys(before.variables, ends)
+        for key, name in _keys(after.variables, ends).items():
             if named.get(key, name) != name:
                 old[named[key]] = new[name] = f"{name} ({named[key]})"
     return old, new
@@ -73,24 +73,22 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
 
 # Counts.
 
-Ran = Counter[tuple[int, tuple[Run, ...]]]
-"""The count of one execution of each block, by how often and in which steps the block ran."""
+_Work = frozenset[tuple[int, tuple[Run, ...], int]]
+"""How often and in which steps blocks ran, with the count of one execution."""
 
 
-def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], Ran]:
+def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], _Work]:
     """What an optimizer did, by table, name and replica."""
-    rows: dict[tuple[str, str, str], Ran] = defaultdict(Counter)
+    rows: dict[tuple[str, str, str], Counter[Any]] = defaultdict(Counter)
     for block in counted(trace.data):
         if block.root != root:
             continue
         found = [(_METHODS, "steps", int(block.step))]
         for entry in block.entries:
             number, role = entry.times * max(1, len(entry.variables)), str(entry.role)
-            method = trace.methods[entry.method].name
-            if role in EXECUTIONS:
-                found.append((_METHODS, f"{method}: executions", number))
-            if role == "call":
-                found.append((_METHODS, f"{method}: {block.context} calls", number))
+            what = f"{block.context} calls" if role == "call" else "executions"
+            if role == "call" or role in EXECUTIONS:
+                found.append((_METHODS, f"{trace.methods[entry.method].name}: {what}", number))
             if role == "update":
                 found.append((_STEPS, "", number))
                 kind = ", sparse" if entry.kind == "sparse" else ""
@@ -100,7 +98,7 @@ def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, 
         for table, name, number in found:
             if number:
                 rows[table, name, label][block.total, block.runs] += number
-    return rows
+    return {key: frozenset((*ran, n) for ran, n in own.items()) for key, own in rows.items()}
 
 
 def differences(before: Trace, after: Trace) -> list[Change]:
@@ -119,18 +117,22 @@ def differences(before: Trace, after: Trace) -> list[Change]:
 
 
 def _changes(
-    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], Ran]
+    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], _Work]
 ) -> Iterator[Change]:
-    """Yield the rows that differ; replicas that differ alike share a row.
+    """Yield the rows that differ; replicas that did the same share a row.
 
     Optimizers of two kinds have other methods.
     """
     compared = cache(_compared)  # many variables are updated alike
-    alike: dict[Change, list[str]] = defaultdict(list)
-    for table, name, label in sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0])):
-        sides = [each.get((table, name, label)) for each in rows]
-        items = (None if side is None else frozenset(side.items()) for side in sides)
-        first, second, spans = compared(*items)
+    every = sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0]))
+    labels = {label for *_, label in every}
+    alike: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    for table, name, label in every:
+        alike[table, name, *(own.get((table, name, label)) for own in rows)].append(label)
+    for (table, name, *sides), among in alike.items():
+        more = f" and {len(among) - 1:,} more" if len(among) > 1 else ""
+        on = f", {among[0]}{more}" if len(among) < len(labels) else ""
+        first, second, spans = compared(*sides)
         steps = [
             (f"steps {at:,}-{last:,}" if at < last else f"step {at:,}", counts)
             for at, last, counts in spans
@@ -138,28 +140,19 @@ def _changes(
         where = [f"{before:,} to {after:,} in {at}" for at, (before, after) in steps]
         where[_MAX_SPANS:] = ["..."] if len(steps) > _MAX_SPANS else []
         if table == _STEPS:
-            found = [Change(optimizer, table, at, *counts) for at, counts in steps]
-        elif table == _METHODS:
-            is_row = first != second and (of_kind or None not in sides)
-            found = [Change(optimizer, table, name, first, second)] if is_row else []
-        else:
-            change = Change(optimizer, table, name, first, second, "; ".join(where))
-            found = [change] if first != second or steps else []
-        for change in found:
-            alike[change].append(label)
-    number = len({label for each in rows for *_, label in each})
-    for change, labels in alike.items():
-        more = f" and {len(labels) - 1:,} more" if len(labels) > 1 else ""
-        on = f", {labels[0]}{more}" if len(labels) < number else ""
-        yield change._replace(name=change.name + on)
+            yield from (Change(optimizer, table, f"{at}{on}", *counts) for at, counts in steps)
+        elif table == _VARIABLES and (first != second or steps):
+            yield Change(optimizer, table, f"{name}{on}", first, second, "; ".join(where))
+        elif table == _METHODS and first != second and (of_kind or None not in sides):
+            yield Change(optimizer, table, f"{name}{on}", first, second)
 
 
-def _compared(*sides: frozenset[Any] | None) -> tuple[Any, ...]:
+def _compared(*sides: _Work | None) -> tuple[Any, ...]:
     """Return the totals, and (first, last, counts of a step) for the steps that differ."""
-    totals = [None if side is None else sum(ran * n for (ran, _), n in side) for side in sides]
+    totals = [None if side is None else sum(ran * n for ran, _, n in side) for side in sides]
     if None in totals or sides[0] == sides[1]:
         return (*totals, ())
-    old, new = ([(run, n) for (_, runs), n in side or () for run in runs] for side in sides)
+    old, new = ([(run, n) for _, runs, n in side or () for run in runs] for side in sides)
     weighted = [*((run, (n, 0)) for run, n in old), *((run, (0, n)) for run, n in new)]
     steps = max((run.last for run, _ in weighted), default=0)
     spans = Timeline.of(weighted, steps, 2).spans()
@@ -185,9 +178,8 @@ def render(
     width = max(20, width or 80)
     texts = ["The traces differ." if changes else "The traces count the same."]
     for which, trace in (("first", before), ("second", after)):
-        unfinished = [] if trace.finished else ["is of a run that was not finished"]
-        incomplete = [] if trace.complete else ["is incomplete: its counts are lower limits"]
-        texts += [f"The {which} trace {text}." for text in (*unfinished, *incomplete)]
+        if not (trace.finished and trace.complete):
+            texts.append(f"The {which} trace is not complete: its counts are lower limits.")
     lines = [line for text in texts for line in paragraph(text, width)]
     several = len({change.optimizer for change in changes}) > 1
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
