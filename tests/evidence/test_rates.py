@@ -10,11 +10,13 @@ from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.evidence.rates import _Values
+from tracer.evidence.rates import MOST, _Values
 from tracer.model.evidence import Iterations
-from tracer.model.facts import MOST, sentences_on
+from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
+
+NAN, INF = float("nan"), float("inf")
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
@@ -216,13 +218,25 @@ def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
     assert found == tuple(RateRun(3 * n + 1, 2, n, n) for n in range(200 - MOST, 200))
 
 
-def test_a_rate_is_not_known_where_it_is_no_number() -> None:
+@pytest.mark.parametrize(
+    ("rates", "runs", "said"),
+    [
+        ([0.5, 0.5, NAN, 0.5, INF], [(1, 2, 0.5), (4, 1, 0.5)], "0.5 -> NaN or inf (2 values)"),
+        ([0.5, 0.25, NAN], [(1, 2, 0.25)], "0.5 -> 0.25 -> NaN or inf (3 values)"),
+        ([NAN, NAN], [], "NaN or inf"),
+    ],
+)
+def test_a_rate_that_is_no_number_is_said(
+    rates: list[float], runs: list[tuple[int, int, float]], said: str
+) -> None:
     weight = tf.Variable([1.0, 2.0])
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    for rate in (0.5, 0.5, float("nan"), 0.5, float("inf"), float("inf")):
+    for rate in rates:
         optimizer.learning_rate = rate
         optimizer.apply_gradients([(tf.ones(2), weight)])
-    assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 2, 0.5), (4, 1, 0.5)]
+    trace = tracer.trace_of(optimizer)
+    assert runs_of(trace, "rate") == runs
+    assert sentences_on(summaries_of(trace)[0]) == [f"Learning rate {said}."]
 
 
 def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:

@@ -442,8 +442,8 @@ def test_what_is_frozen_on_one_rank_is_updated_on_the_other() -> None:
     (summary,) = summaries_of(merged(one, two))
     assert why_not(summary) == {1: "frozen on some ranks", 2: "frozen"}
     assert sentences_on(summary) == [
-        "Not updated: e: frozen on some ranks.",
         "Not updated: f: frozen.",
+        "Updated: e: frozen on some ranks.",
     ]
 
 

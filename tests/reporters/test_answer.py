@@ -129,7 +129,7 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
     trace = traces.all_skipped()
     assert "update_step never ran: 0 executions in 40 steps (skipped by the loss" in trace.answer()
     assert trace.answer().endswith("both times while tracing 2 graphs.")
-    text = render(trace, color=True)
+    text = render(trace)
     assert "never updated: skipped by the loss scale" in text
-    assert re.search(r"\x1b\[1;33m1-40 .*skipped by the loss scale", text)
+    assert re.search(r"\n1-40 .*skipped by the loss scale", text)
     assert "gradients came" not in text

@@ -10,8 +10,6 @@ from support.cost import at_most
 from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName
-from tracer.model.merge import combine
-from tracer.model.phrases import reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
 from tracer.model.timeline import Run, Steps
 from tracer.model.trace import Trace, summaries_of
@@ -172,16 +170,6 @@ def test_steps_without_updates_say_why_and_are_no_fault(
     assert f"updated nothing ({reason})" in " ".join(text.split())
 
 
-def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
-    work = [step(), request(0)]
-    blocks = (
-        block(work, Run(1, 1, 40), graphs=1),
-        block([update(0)], Run(1, 1, 10), is_step=False, graphs=1),
-    )
-    trace = with_optimizer(traces.keras3(("a",), blocks, ()), class_name="keras.LossScaleOptimizer")
-    assert "\x1b[1;33m11-40" in render(trace, color=True)
-
-
 def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
     work = [step(), request(0)]
     blocks = (
@@ -210,15 +198,6 @@ def test_a_step_says_what_it_lacks(work: list[Entry], note: str) -> None:
     text = render(traces.keras3(("a", "b"), blocks, ()), "step")
     (line,) = [line for line in text.splitlines() if line.startswith("1-2 ")]
     assert line.endswith(note)
-
-
-def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
-    bad = traces.all_skipped()
-    calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
-    parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
-    one, other = summaries_of(Trace(combine(parts)[0]))
-    assert reason(one)[::2] == ("skipped by the loss scale", False)
-    assert reason(other)[::2] == ("skipped by the loss scale", True)
 
 
 def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> None:

@@ -15,7 +15,7 @@ from tracer.model.counts import (
     updates,
 )
 from tracer.model.names import NAMES_ONLY, variables_meant, with_namesakes
-from tracer.model.phrases import replica_names, steps_label
+from tracer.model.phrases import steps_label
 from tracer.model.records import OBSERVATIONS
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
@@ -145,7 +145,7 @@ def _in_steps(
 def _name(trace: Trace, summary: Summary, replica: int, number: int = 2) -> str:
     """`adam#2 on replica 1`; without the optimizer or the replica if there is only one."""
     names = [summary.optimizers[0].name] if number > 1 else []
-    names += [trace.derived(replica_names)[replica]] if len(trace.replicas) > 1 else []
+    names += [trace.replicas[replica].label] if len(trace.replicas) > 1 else []
     return shown(" on ".join(names))
 
 

@@ -20,9 +20,10 @@ from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import TracedOptimizer
 from tracer.core.reachable import maker_of
-from tracer.model.facts import MOST
 from tracer.model.records import Rate, RateRun
 
+MOST = 50
+"""The most runs kept of a rate: the last ones."""
 _ASSIGNED = "assignments in a function"
 _Key = tuple[Literal["rate", "decay"], int]
 """Rate or decay, and the number of the group."""
@@ -36,6 +37,8 @@ class _Values:
         self._run: RateRun | None = None
         self._next: tuple[int, float] | None = None
         """The last reading: the same step may replace it."""
+        self.not_finite = 0
+        """The last step whose rate was read as NaN or infinity."""
 
     def add(self, step: int, value: float) -> None:
         """Set the value from this step on."""
@@ -172,8 +175,9 @@ class Rates(Collector):
                 yield Rate(root, "rate", group, own, runs, schedule=source.text)
         for (what, group), values in values_of.items():
             runs, own = values.runs(end), self._members.get((what, group), ())
-            if what == "rate" or any(run.value or run.last or run.turn for run in runs):
-                yield Rate(root, what, group, own, runs, sampled, self._looks)
+            bad = values.not_finite
+            if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
+                yield Rate(root, what, group, own, runs, sampled, self._looks, bad)
 
     def _is_assigned(self, source: _Source) -> bool:
         """Whether a graph with steps assigns the rate: what they use is never read."""
@@ -219,7 +223,10 @@ class Rates(Collector):
             value = read.get(key)
             if isinstance(value, Real) and math.isfinite(value):
                 self._values.setdefault(key, _Values()).add(step, float(value))
-            elif key in self._values:  # NaN, a schedule or no number, or the group is gone
+            elif isinstance(value, Real):
+                self._values.setdefault(key, _Values()).end(until)
+                self._values[key].not_finite = step
+            elif key in self._values:  # a schedule or no number, or the group is gone
                 self._values[key].end(until)
 
     def _find_members(self) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from tracer.errors import shown, unknown_name
 from tracer.model.counts import unknown_effects, updates
-from tracer.model.phrases import replica_names, replica_noun, where_made
+from tracer.model.phrases import replica_noun
 from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import DIALECTS, first_of, listed, plural, some
@@ -155,8 +155,8 @@ def with_line(summary: Summary, text: str) -> str:
 
 def made_in(summary: Summary) -> str:
     """` (Adam was made in train.py:12)`, for the end of a sentence; empty if unknown."""
-    made = where_made(summary)
-    return f" ({made})" if made else ""
+    root = summary.optimizers[0]
+    return f" ({root.name} was made in {root.made})" if root.made else ""
 
 
 RULES: list[Rule] = []
@@ -189,7 +189,7 @@ def on_replicas(summary: Summary, replicas: Sequence[int]) -> str:
     """` on rank 1`, or ` on 4 ranks`; empty for all replicas of the optimizer."""
     if len(replicas) == len(summary.replicas):
         return ""
-    names = replica_names(summary.trace)
+    names = [replica.label for replica in summary.trace.replicas]
     many = some(len(replicas), replica_noun(summary.trace))
     return f" on {many if len(replicas) > MAX_NAMES else listed([names[e] for e in replicas])}"
 

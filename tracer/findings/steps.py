@@ -193,7 +193,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
         )
     elif trained or root.failures:
         return
-    elif summary.steps and reason(summary).text == NOTHING_PASSED:
+    elif summary.steps and reason(summary) == NOTHING_PASSED:
         if not has_all_workers(summary.trace):
             return  # another rank may train them
         steps = some(summary.steps, "step")

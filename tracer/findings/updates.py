@@ -33,7 +33,7 @@ from tracer.model.evidence import (
     SharedByMembers,
     SparseMissing,
 )
-from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
+from tracer.model.phrases import accumulated_steps, class_of, replica_noun, skipper
 from tracer.model.records import Effect, Optimizer
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
 from tracer.model.words import KIND_WORDS, listed, plural, some, times
@@ -320,7 +320,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[tuple[int, ...], int, i
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
-    names, steps = replica_names(summary.trace), summary.steps_on
+    names, steps = [each.label for each in summary.trace.replicas], summary.steps_on
     most = max(summary.replicas, key=lambda r: steps[r])
     behind = [replica for replica in summary.replicas if steps[replica] < steps[most]]
     if behind and summary.trace.finished:

@@ -7,20 +7,15 @@ variables it does not update, and why; who else updates them.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
-
-from msgspec import structs
 
 from tracer.errors import shown
 from tracer.model.counts import updates
 from tracer.model.evidence import BackwardPasses, Fitted, Iterations, NoStep, Scheduled
-from tracer.model.phrases import class_of, replica_noun, where_made
+from tracer.model.phrases import class_of, replica_noun
 from tracer.model.records import Rate, RateRun
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import first_of, listed, plural, some
+from tracer.model.words import first_of, first_true, listed, plural, some
 
-MOST = 50
-"""The most runs kept of a rate: the last ones."""
 MAX_RATES = 3  # in a sentence
 MAX_NAMES = 3  # of variables, layers or optimizers in a sentence
 
@@ -82,19 +77,7 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
     return sum(each.values - (each.value == old) for each, old in zip(runs, before, strict=False))
 
 
-def plain(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the rates and decays of each group as plain values, for reports that programs read."""
-    for rate in _of_root(summary):
-        yield {
-            "what": rate.what,
-            "group": rate.group,
-            "schedule": rate.schedule,
-            "variables": [shown(summary.trace.variables[index].name) for index in rate.variables],
-            "runs": [structs.asdict(run) for run in rate.runs],
-        }
-
-
-def _of_root(summary: Summary) -> list[Rate]:
+def rates_of(summary: Summary) -> list[Rate]:
     """The learning rates and weight decays of each group on each worker."""
     return [rate for rate in summary.trace.data.rates if rate.root == summary.root]
 
@@ -102,7 +85,7 @@ def _of_root(summary: Summary) -> list[Rate]:
 def _rates(summary: Summary) -> Iterator[str]:
     """Yield phrases: `learning rate 0.1 -> 0.001 (40 values)`, `weight decay 0.01 on all ...`."""
     noun, passed = summary.dialect.variable, len(summary.passed)
-    rates = [rate for rate in _of_root(summary) if rate.what == "rate"]
+    rates = [rate for rate in rates_of(summary) if rate.what == "rate"]
     rates = [rate for rate in rates if rate.variables] or rates
     if rates:
         alike = _by_text(rates)
@@ -113,17 +96,15 @@ def _rates(summary: Summary) -> Iterator[str]:
         ]
         where = f", by {replica_noun(summary.trace)}" if differ else _read_in(summary, rates)
         yield f"learning rate {listed(said, MAX_RATES)}{where}"
-    decays = [rate for rate in _of_root(summary) if rate.what == "decay" and rate.variables]
+    decays = [rate for rate in rates_of(summary) if rate.what == "decay" and rate.variables]
     for text, of in _by_text(decays).items():
-        number = "all " if len(of) == passed else f"{len(of):,} of "
-        some_of = [summary.trace.variables[index] for index in sorted(of) if len(of) < passed]
-        flat = [each.name for each in some_of if len(each.shape) < 2]
-        named = "; ".join(filter(None, [first_of(flat, 2), where_made(summary)]))
-        among = f", {len(flat):,} of them one-dimensional ({named})"
-        among = among if 0 < len(flat) < len(some_of) else ""
+        decaying = [summary.trace.variables[index] for index in sorted(of)]
+        flat = [variable.name for variable in decaying if len(variable.shape) < 2]
+        among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)})"
+        among = among if 0 < len(flat) < len(of) < passed else ""
+        number = "" if passed == 1 else "all " if len(of) == passed else f"{len(of):,} of "
         if text != "0":
-            on = f"{number if passed > 1 else ''}{some(passed, noun)}"
-            yield f"weight decay {text} on {on}{among}"
+            yield f"weight decay {text} on {number}{some(passed, noun)}{among}"
     for _, scheduled in summary.evidence(Scheduled):
         yield f"scheduled by {scheduled.name}"
 
@@ -140,25 +121,31 @@ def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
     """` in all steps` if each step was read, else ` at 12 looks`; empty for a rate that moved."""
     looks = min(rate.looks for rate in rates)
     known = min(sum(run.count for run in rate.runs) for rate in rates)
-    if any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates):
-        return ""
-    if any(rate.sampled for rate in rates) or 0 < looks < known:
-        return f" at {some(looks, 'look')}" if looks else ""
-    return " in all steps" if known == summary.steps else f" in {some(known, 'step')}"
+    moved = any(e.schedule or e.not_finite or number_of_values(e.runs) > 1 for e in rates)
+    sampled = any(rate.sampled for rate in rates) or 0 < looks < known
+    return first_true(
+        (moved or (sampled and not looks), ""),
+        (sampled, f" at {some(looks, 'look')}"),
+        (known == summary.steps, " in all steps"),
+        (True, f" in {some(known, 'step')}"),
+    )
 
 
 def _moves(rate: Rate) -> str:
     """The values: `0.1`, `0.1 -> 0.001 (40 values)`, `0 -> 0.1 -> 0 (40 values)`, or a schedule."""
     ends = [rate.runs[0].value, rate.runs[-1].last] if rate.runs else []
+    turns = [run.turn for run in rate.runs if run.turn is not None][:1]
     if rate.schedule:
         known = f": {ends[0]:.3g} in the first step, {ends[1]:.3g} in the last" if ends else ""
         return f"by {rate.schedule}{known}"
-    number = number_of_values(rate.runs)
-    if number == 1:
-        return f"{ends[0]:.3g}"
-    turns = [run.turn for run in rate.runs if run.turn is not None][:1]
-    points = " -> ".join(f"{value:.3g}" for value in (ends[0], *turns, ends[1]))
-    return f"{points} ({'at least ' if rate.sampled else ''}{number:,} values)"
+    finite = number_of_values(rate.runs)
+    points = [f"{value:.3g}" for value in (*ends[:1], *turns, *ends[1:])][
+        : None if finite > 1 else 1
+    ]
+    points += ["NaN or inf"] if rate.not_finite else []
+    number = finite + bool(rate.not_finite)
+    values = f" ({'at least ' if rate.sampled else ''}{number:,} values)"
+    return f"{' -> '.join(points)}{values if number > 1 else ''}"
 
 
 # The variables that it does not update, and those that others update.
@@ -181,14 +168,19 @@ def why_not(summary: Summary) -> dict[int, str]:
     return found
 
 
-def also_by(summary: Summary) -> dict[int, str]:
-    """`Adam#2 and Adam#3`, by variable: the other optimizers that update it."""
-    by, optimizers = summary.trace.derived(_updaters), summary.trace.optimizers
-    others = {
-        index: [shown(optimizers[root].name) for root in by.get(index, ()) if root != summary.root]
-        for index in summary.variables
-    }
-    return {index: listed(names, MAX_NAMES) for index, names in others.items() if names}
+def standing(summary: Summary) -> dict[int, str]:
+    """By variable: `frozen; updated by Adam#2`, `also by Adam#2`: why not, and who else updates it.
+
+    Variables that this optimizer alone updates are left out.
+    """
+    why, trace = why_not(summary), summary.trace
+    found = {}
+    for index in summary.variables:
+        roots = (root for root in trace.derived(_updaters).get(index, ()) if root != summary.root)
+        by = listed([shown(trace.optimizers[root].name) for root in roots], MAX_NAMES)
+        also = f"{'also' if index in summary.updated else 'updated'} by {by}" if by else ""
+        found[index] = "; ".join(filter(None, (why.get(index, ""), also)))
+    return {index: text for index, text in found.items() if text}
 
 
 def _updaters(trace: Trace) -> Mapping[int, Sequence[int]]:
@@ -202,19 +194,12 @@ def _updaters(trace: Trace) -> Mapping[int, Sequence[int]]:
 
 
 def _of_variables(summary: Summary) -> Iterator[str]:
-    """Yield `Not updated: 12 variables of encoder/*: frozen.`, `Also updated by Adam#2: a/b.`."""
-    others, why = also_by(summary), why_not(summary)
+    """Yield `Not updated: 12 variables of encoder/*: frozen.`, `Updated: a/b: also by Adam#2.`."""
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for index in (*why, *others):
-        by = others.get(index, "")
-        if index in why:
-            alike["Not updated", f": {why[index]}{f'; updated by {by}' if by else ''}"].append(
-                index
-            )
-        elif index in summary.updated:
-            alike[f"Also updated by {by}", ""].append(index)
-    for (begin, end), indices in alike.items():
-        yield f"{begin}: {which(summary, [*dict.fromkeys(indices)])}{end}."
+    for index, text in standing(summary).items():
+        alike["Updated" if index in summary.updated else "Not updated", text].append(index)
+    for (begin, text), indices in sorted(alike.items(), key=lambda group: group[0][0]):
+        yield f"{begin}: {which(summary, indices)}: {text}."
 
 
 def which(summary: Summary, indices: Sequence[int]) -> str:

@@ -13,16 +13,10 @@ from typing import NamedTuple
 from tracer.errors import shown
 from tracer.model import counts as measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
-from tracer.model.records import Block, Optimizer, Program
+from tracer.model.records import Block, Optimizer
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace
 from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
-
-
-def where_made(summary: Summary) -> str:
-    """`Adam was made in train.py:12`, of the root optimizer; empty if unknown."""
-    root = summary.optimizers[0]
-    return f"{root.name} was made in {root.made}" if root.made else ""
 
 
 def class_of(optimizer: Optimizer) -> str:
@@ -73,25 +67,12 @@ def replica_noun(trace: Trace) -> str:
     return "rank" if ranks and all(ranks) else "replica"
 
 
-def replica_names(trace: Trace) -> list[str]:
-    """The name of each replica: `rank 1`, `replica 1`, or with its worker if there are several."""
-    if len(trace.workers) > 1 or replica_noun(trace) == "rank":
-        return [replica.label for replica in trace.replicas]
-    return [f"replica {replica.id}" for replica in trace.replicas]
-
-
 def replica_ids(trace: Trace) -> list[str]:
     """The names for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
     several = len(trace.workers) > 1
     if replica_noun(trace) == "rank":
         return [each.worker.removeprefix(_RANK) for each in trace.replicas]
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
-
-
-def why_idle(summary: Summary) -> str:
-    """Why graphs never ran, if it is usual; else empty."""
-    usual = "graphs that never ran are usual: a first tracing only makes the variables"
-    return usual if summary.idle_as_usual else ""
 
 
 # Processes: which ran, and how they ended.
@@ -110,53 +91,42 @@ def endings(trace: Trace) -> list[str]:
 
     A process that had not ended may have been killed: then it saved its file earlier than others.
     """
-    steps, alike = _steps_by_worker(trace), dict[str, list[str]]()
+    most, alike = Counter({"": trace.steps}), dict[str, list[str]]()
+    for (_, replica), steps in trace.steps_by_replica().items():
+        worker = trace.replicas[replica].worker
+        most[worker] = max(most[worker], steps)
     for program in trace.programs:
-        how = _ending(program)
+        how = first_true(
+            (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
+            (program.error, f"ended with {program.error}"),
+            (program.status, f"ended with status {program.status}"),
+        )
         if not (how or program.finished) and len(trace.programs) > 1:
             saved = _utc(program.started + program.seconds)
             how = f"had not ended when last saved, at {saved:%H:%M} UTC"
         if how:
             alike.setdefault(how, []).append(program.worker)
-    return [shown(_sentence(names, how, steps)) for how, names in alike.items()][:_MAX_PROGRAMS]
+    sentences = []
+    for how, workers in [*alike.items()][:_MAX_PROGRAMS]:
+        number = [most[worker] for worker in workers]
+        after = f"after {some((min(number), max(number)), 'step')}"
+        after = after if max(number) else "before the first step"
+        names = [worker for worker in workers if worker]
+        whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
+        program = plural(len(names) or 1, "program")
+        sentences.append(shown(f"The {program}{whose} {how}, {after}."))
+    more = sum(map(len, [*alike.values()][_MAX_PROGRAMS:]))
+    left = [f"{some(more, 'more program')} failed, or had not ended."] if more else []
+    return sentences + left
 
 
 def runs(trace: Trace) -> Iterator[str]:
     """Yield a sentence for each of the first processes: its command and when it began."""
     for program in trace.programs[:_MAX_PROGRAMS]:
-        whose = f"{program.worker}: " if program.worker else ""
-        yield shown(
-            f"{whose}{program.command}, on {_utc(program.started):%Y-%m-%d at %H:%M:%S} UTC"
-        )
+        whose, began = f"{program.worker}: " if program.worker else "", _utc(program.started)
+        yield shown(f"{whose}{program.command}, on {began:%Y-%m-%d at %H:%M:%S} UTC")
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
-
-
-def _ending(program: Program) -> str:
-    return first_true(
-        (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
-        (program.error, f"ended with {program.error}"),
-        (program.status, f"ended with status {program.status}"),
-    )
-
-
-def _sentence(workers: list[str], how: str, steps: Counter[str]) -> str:
-    """The sentence on how these workers' programs ended, or the program that has no name."""
-    number, names = [steps[worker] for worker in workers], [each for each in workers if each]
-    whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
-    program = plural(len(names) or 1, "program")
-    if not max(number):
-        return f"The {program}{whose} {how}, before the first step."
-    return f"The {program}{whose} {how}, after {some((min(number), max(number)), 'step')}."
-
-
-def _steps_by_worker(trace: Trace) -> Counter[str]:
-    """The most steps of an optimizer on a replica, by worker; '' for all workers."""
-    most: Counter[str] = Counter()
-    for (_, replica), steps in trace.steps_by_replica().items():
-        for worker in ("", trace.replicas[replica].worker):
-            most[worker] = max(most[worker], steps)
-    return most
 
 
 def _utc(seconds: float) -> datetime:
@@ -171,59 +141,31 @@ NOTHING_PASSED = "nothing was passed"
 NO_GRADIENT = "no gradient came"
 
 
-class Reason(NamedTuple):
-    """Why steps updated nothing."""
-
-    text: str
-    """`accumulated over 4 steps`; empty if the trace does not show it."""
-    everywhere: bool
-    """Whether the reason holds for all steps that updated nothing: all got gradients, or none."""
-    usual: bool
-    """Whether the reason is known, and no fault."""
-
-    @property
-    def in_brackets(self) -> str:
-        """` (accumulated over 4 steps)` if it holds for all steps without updates; else empty."""
-        return f" ({self.text})" if self.text and self.everywhere else ""
-
-
-def reason(summary: Summary) -> Reason:
-    """Return why steps updated nothing, as far as the trace shows it.
-
-    If any of them got gradients, why these were not applied.
-    """
+def reason(summary: Summary) -> str:
+    """Why steps updated nothing, if the trace shows it and it holds for all of them; else empty."""
     in_steps = summary.spread(measures.updates, measures.requests, measures.missing)
     idle = [(came, none) for made, came, none in in_steps if not made]
-    if idle and not any(came for came, _ in idle):
-        with_none = {none > 0 for _, none in idle}
-        return Reason(
-            NO_GRADIENT if True in with_none else NOTHING_PASSED, len(with_none) == 1, False
-        )
-    text, skips = _why_not_applied(summary), skipped(summary)
-    usual = bool(text) and not (skips and skips.hopeless)
-    return Reason(text, all(came for came, _ in idle), usual)
+    if all(came for came, _ in idle):
+        return not_applied(summary)
+    without = {NO_GRADIENT if none else NOTHING_PASSED for _, none in idle}
+    return "" if any(came for came, _ in idle) or len(without) > 1 else without.pop()
 
 
-def reason_for_all(summary: Summary) -> Reason | None:
-    """Why no step of the run updated anything; None if one did, or if unknown."""
-    if not summary.steps or summary.total(measures.updates):
-        return None
-    why = reason(summary)
-    return why if why.in_brackets else None
-
-
-def _why_not_applied(summary: Summary) -> str:
+def not_applied(summary: Summary) -> str:
+    """Why steps that got gradients updated nothing, as is no fault; empty if unknown."""
     by, number = skipper(summary.optimizers), accumulated_steps(summary)
-    parts = [f"accumulated over {number:,} steps"] if number > 1 else []
-    if not parts and summary.total(measures.discarded):
-        parts = ["accumulated"]
-    if by:
-        parts.append(f"skipped by {by}")
-    if not parts and summary.total(measures.zeroed):
-        parts = [SET_TO_ZERO]
-    if not parts and summary.replicas and every(summary, measures.updates, summary.replicas[0]):
-        parts = ["accumulating, it seems"]
-    return ", or ".join(parts)
+    accumulated = first_true(
+        (number > 1, f"accumulated over {number:,} steps"),
+        (summary.total(measures.discarded), "accumulated"),
+    )
+    known = ", or ".join(filter(None, (accumulated, by and f"skipped by {by}")))
+    return known or first_true(
+        (summary.total(measures.zeroed), SET_TO_ZERO),
+        (
+            summary.replicas and every(summary, measures.updates, summary.replicas[0]),
+            "accumulating, it seems",
+        ),
+    )
 
 
 # Loss scales.

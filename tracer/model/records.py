@@ -318,6 +318,8 @@ class Rate(msgspec.Struct, frozen=True):
     """Whether the rate was read only now and then, and may have had more values."""
     looks: int = 0
     """How often the rate was read; 0 if each step was read."""
+    not_finite: int = 0
+    """The last step whose rate was read as NaN or infinity; 0 if none."""
     schedule: str = ""
     """What sets the rate in the program, by name: `CosineDecay`."""
 
@@ -509,5 +511,6 @@ def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
     for rate in rates:
         found = (run.intersect(steps) for run in rate.runs)
         runs = tuple(each for each in found if each is not None)
-        if runs or rate.schedule:
-            yield msgspec.structs.replace(rate, runs=runs)
+        bad = rate.not_finite - steps.start + 1 if rate.not_finite in steps else 0
+        if runs or bad or rate.schedule:
+            yield msgspec.structs.replace(rate, runs=runs, not_finite=bad)

@@ -12,21 +12,19 @@ from typing import Any, Literal, NamedTuple, get_args
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import counts as measures
-from tracer.model.facts import also_by, layers_of, why_not
+from tracer.model.facts import layers_of, standing
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     NO_GRADIENT,
     NOTHING_PASSED,
     SET_TO_ZERO,
-    Reason,
     class_of,
+    not_applied,
     program_lines,
     reason,
-    reason_for_all,
     replica_ids,
     replica_noun,
     steps_label,
-    why_idle,
 )
 from tracer.model.records import Line
 from tracer.model.timeline import Steps
@@ -93,6 +91,7 @@ COLUMNS: Mapping[By | Literal["optimizer"], tuple[Column, ...]] = {
     "caller": (
         Column("who calls", "caller", left=True),
         Column("executions"),
+        Column("", "updates"),
         Column("steps"),
         Column("Python\ncalls", "calls"),
     ),
@@ -309,20 +308,20 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
 
 def _by_variable(summary: Summary) -> _Made:
     """A row for each of `Summary.variables`, in that order."""
-    made, variables = {}, summary.trace.variables
-    unapplied, others, why = reason_for_all(summary), also_by(summary), why_not(summary)
+    made, variables, others = {}, summary.trace.variables, standing(summary)
+    nothing = summary.steps and not summary.total(measures.updates)
+    unapplied = reason(summary) if nothing else ""
     for pattern in summary.patterns:
         figures, note, level = _figures(summary, pattern, unapplied)
         for index in pattern.variables:
-            variable, by = variables[index], others.get(index, "")
+            variable = variables[index]
             own = {
                 "variable": variable.name,
                 "shape": "x".join("?" if size is None else str(size) for size in variable.shape),
                 "dtype": variable.dtype,
                 "shards": variable.shards if variable.shards > 1 else None,
             }
-            also = f"{'also' if figures['updates'] else 'updated'} by {by}" if by else ""
-            notes = "; ".join(filter(None, (note, why.get(index, ""), also)))
+            notes = "; ".join(filter(None, (note, others.get(index, ""))))
             made[index] = Row(own | figures, notes, level, index)
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
@@ -340,35 +339,35 @@ def _by_variable(summary: Summary) -> _Made:
     return [made[index] for index in summary.variables], below
 
 
-def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tuple[Any, str, str]:
+def _figures(summary: Summary, pattern: Pattern, unapplied: str) -> tuple[Any, str, str]:
     """The values that the variables of a pattern share, with their note and level."""
-    dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
-    values: dict[str, Figure] = {
-        "updates": dense + sparse,
-        "dense": dense,
-        "sparse": sparse,
-        "per_step": _per_step(summary, pattern, summary.replicas_with(pattern)),
-        "without_gradient": pattern.total(measures.missing),
-    }
     by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
-    if len({*by_replica}) > 1:
-        values["by_replica"] = " + ".join(f"{number:,}" for number in by_replica)
-    if summary.effects:
-        effects = pattern.spread(*measures.effects)
-        still = sum(steps for (seen, same, _), steps in effects.items() if 0 < seen == same)
-        values["unchanged"] = still
-        values["not_finite"] = sum(steps for (*_, bad), steps in effects.items() if bad)
+    updates, effects = pattern.total(measures.updates), pattern.spread(*measures.effects)
+    still = sum(steps for (seen, same, _), steps in effects.items() if 0 < seen == same)
+    bad = sum(steps for (*_, infinite), steps in effects.items() if infinite)
+    values: dict[str, Figure] = {
+        "updates": updates,
+        "dense": pattern.total(measures.dense),
+        "sparse": pattern.total(measures.sparse),
+        "per_step": _per_step(summary, pattern, summary.replicas_with(pattern)),
+        "by_replica": " + ".join(f"{number:,}" for number in by_replica)
+        if len({*by_replica}) > 1
+        else None,
+        "without_gradient": pattern.total(measures.missing),
+        "unchanged": still if summary.effects else None,
+        "not_finite": bad if summary.effects else None,
+    }
     if {*pattern.variables}.isdisjoint(summary.passed):
         return values, "", "quiet"
-    why, updates = _why_without(pattern, unapplied), dense + sparse
+    why = _why_without(pattern, unapplied)
     said = ": ".join(filter(None, ("" if updates else "never updated", why)))
     meaning = "stands for each variable passed" if pattern.argument else ""
-    note = "; ".join(filter(None, (meaning, said)))
     idle = not updates and not pattern.total(measures.zeroed)
-    return values, note, first_true((idle or values.get("not_finite"), "error"), (why, "warning"))
+    level = first_true((idle or bad, "error"), (why, "warning"))
+    return values, "; ".join(filter(None, (meaning, said))), level
 
 
-def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
+def _why_without(pattern: Pattern, unapplied: str) -> str:
     """`no gradient in 3 steps`, or why no step updated anything."""
     parts = []
     for measure, words in ((measures.zeroed, SET_TO_ZERO), (measures.missing, "no gradient")):
@@ -376,26 +375,25 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
         lost = "at least " if pattern.step_unknown(measure) else ""
         if steps or lost:
             parts.append(f"{words} in {lost}{some(steps, 'step')}")
-    if unapplied and not parts and pattern.has(measures.requests):
-        return unapplied.text
-    return ", ".join(parts)
+    return ", ".join(parts) or (unapplied if pattern.has(measures.requests) else "")
 
 
 def _by_layer(summary: Summary) -> _Made:
     """A row for each path that variables share, up to the first part in which paths differ."""
     variables, _ = _by_variable(summary)
-    names = [row.values["variable"] for row in variables]
+    names, rows = [row.values["variable"] for row in variables], []
     layers: dict[str, list[Row]] = {}
     for row, layer in zip(variables, layers_of(names, summary.dialect.separator), strict=True):
         layers.setdefault(layer, []).append(row)
-    rows = []
     for layer, own in layers.items():
-        name = layer if len(own) > 1 else own[0].values["variable"]
-        values: dict[str, Figure] = {"layer": name, "variables": len(own)}
-        for name in ("updates", "dense", "sparse"):
-            values[name] = sum(row.values[name] for row in own)
+        sums = {key: sum(row.values[key] for row in own) for key in ("updates", "dense", "sparse")}
         never = sum(not row.values["updates"] for row in own)
         said = f"{never:,} never updated" if never else ""
+        values = {
+            "layer": layer if len(own) > 1 else own[0].values["variable"],
+            "variables": len(own),
+            **sums,
+        }
         note = own[0].note if len({row.note for row in own}) == 1 else said
         rows.append(Row(values, note, min((row.level for row in own), key=_RANKS.__getitem__)))
     return rows, []
@@ -409,7 +407,7 @@ def _by_step(summary: Summary) -> _Made:
 
     First come the updates that are in no known step.
     """
-    rows, why = [], reason(summary)
+    rows, why = [], not_applied(summary)
     for count, name, note in (
         (summary.step_unknown, "step not known", "in all; steps below may have more"),
         (summary.outside, "outside any step", "in all; a direct call"),
@@ -447,9 +445,7 @@ def _by_step(summary: Summary) -> _Made:
     return rows, [below] if summary.effects else []
 
 
-def _step(
-    steps: Steps, values: dict[str, Any], requests: int, summary: Summary, why: Reason
-) -> Row:
+def _step(steps: Steps, values: dict[str, Any], requests: int, summary: Summary, why: str) -> Row:
     """The row, with a note that says why it has no update, or what is missing."""
     updates, on, missing = values["updates"], values["on_replicas"], values["without_gradient"]
     unknown = not updates and summary.step_unknown(measures.updates)
@@ -459,14 +455,12 @@ def _step(
         (not on, "not recorded"),
         (updates, f"{missing:,} without gradient" if missing else ""),
         (not requests, NO_GRADIENT if missing else NOTHING_PASSED),
+        (True, why or "gradients came, none was applied"),
     )
-    was_dropped = not (said or updates)
-    if was_dropped:
-        said = why.text or "gradients came, none was applied"
     copies = some(len(summary.replicas), summary.trace.derived(replica_noun))
     note = "; ".join(filter(None, (said, f"on {on:,} of {copies}" if on_some else "")))
     values |= dict.fromkeys(("updates", "dense", "sparse") if unknown else ())
-    odd = note and not (was_dropped and why.usual and not on_some)
+    odd = note and note != why
     level = first_true((values.get("not_finite"), "error"), (odd, "warning"))
     return Row(values, note, level, steps)
 
@@ -511,8 +505,8 @@ def _by_method(summary: Summary) -> _Made:
         rows.append(Row(values, level="" if values["executions"] else "error"))
         if lost := summary.total(measures.counting(["discarded"], methods=[index])):
             rows.append(Row({"method": f"{name}, discarded", "executions": lost}))
-    why = why_idle(summary)
-    return rows, [f"({why})"] if why else []
+    why = "(graphs that never ran are usual: a first tracing only makes the variables)"
+    return rows, [why] if summary.idle_as_usual else []
 
 
 def _by_caller(summary: Summary) -> _Made:
@@ -521,28 +515,28 @@ def _by_caller(summary: Summary) -> _Made:
     For steps in a graph it is the line by which the graph was traced. Executions and calls are
     those of the methods in the report's question.
     """
-    data, methods = summary.trace.data, summary.apply_methods
-    ran, called = measures.of_methods(methods), measures.counting(["call"], None, methods)
-    counts: dict[tuple[Line | None, bool], Counter[str]] = {}
+    data, methods, rows = summary.trace.data, summary.apply_methods, []
+    counting = {
+        "executions": measures.of_methods(methods),
+        "updates": measures.updates,
+        "calls": measures.counting(["call"], None, methods),
+    }
+    counts: dict[tuple[Line | None, bool], Counter[object]] = {}
     for block in measures.counted(data):
         if block.root == summary.root:
             own = counts.setdefault(data.origin(block.path), Counter())
-            own["executions"] += block.total * ran(block)
-            own["calls"] += block.total * called(block)
-            own[f"steps on {block.replica}"] += block.total * measures.steps(block)
-    rows = []
+            own.update({name: block.total * count(block) for name, count in counting.items()})
+            own[block.replica] += block.total * measures.steps(block)
     for (line, in_graph), own in counts.items():
         name = shown(line.label) if line else "not known"
         values = {
             "caller": f"traced from {name}" if in_graph and line else name,
-            "executions": own["executions"],
-            "steps": max((own[f"steps on {replica}"] for replica in summary.replicas), default=0),
-            "calls": own["calls"],
+            "steps": max((own[replica] for replica in summary.replicas), default=0),
+            **{name: own[name] for name in counting},
         }
-        if values["executions"]:
-            rows.append(Row(values))
-        elif values["calls"]:
-            rows.append(Row(values, "never ran", "warning"))
+        note = "" if own["executions"] else "never ran"
+        if own["executions"] or own["calls"]:
+            rows.append(Row(values, note, "warning" if note else ""))
     return sorted(rows, key=lambda row: (-row.values["executions"], -row.values["calls"])), []
 
 

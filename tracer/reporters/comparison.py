@@ -128,8 +128,9 @@ def _changes(
     labels = {label for *_, label in every}
     alike: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for table, name, label in every:
-        alike[table, name, *(own.get((table, name, label)) for own in rows)].append(label)
-    for (table, name, *sides), among in alike.items():
+        sides = tuple(own.get((table, name, label)) for own in rows)
+        alike[table, name, sides].append(label)
+    for (table, name, sides), among in alike.items():
         more = f" and {len(among) - 1:,} more" if len(among) > 1 else ""
         on = f", {among[0]}{more}" if len(among) < len(labels) else ""
         first, second, spans = compared(*sides)

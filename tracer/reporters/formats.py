@@ -156,7 +156,17 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                 "nested": [each.class_name for each in summary.optimizers[1:]],
                 "steps": summary.steps,
                 "facts": facts.sentences_on(summary),
-                "rates": [*facts.plain(summary)],
+                "rates": [
+                    {
+                        "what": rate.what,
+                        "group": rate.group,
+                        "schedule": rate.schedule,
+                        "variables": [shown(trace.variables[at].name) for at in rate.variables],
+                        "runs": [*map(msgspec.structs.asdict, rate.runs)],
+                        "not_finite": rate.not_finite,
+                    }
+                    for rate in facts.rates_of(summary)
+                ],
                 "evidence": msgspec.to_builtins(summary.optimizers[0].evidence),
                 "tables": {table.by: _records(table) for table in tables},
             }

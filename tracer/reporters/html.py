@@ -19,7 +19,7 @@ from markupsafe import Markup
 from tracer.findings.rule import findings
 from tracer.layout import cut, shown
 from tracer.model import counts as measures, phrases
-from tracer.model.phrases import reason
+from tracer.model.phrases import not_applied, reason
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import first_true, listed, some
 from tracer.reporters import columns
@@ -122,13 +122,12 @@ def heat_map(summary: Summary, most: int) -> HeatMap:
     steps, why, lost = summary.steps, reason(summary), summary.step_unknown(measures.updates)
     size = -(-steps // COLUMNS) or 1
     spans = [(first, min(first + size - 1, steps)) for first in range(1, steps + 1, size)]
-    known = why.text if why.everywhere else ""
-    idle = "unknown" if lost else "expected" if known and why.usual else "nothing"
+    idle = "unknown" if lost else "expected" if why and why == not_applied(summary) else "nothing"
     words = {
         "updated": "updated",
         "some": "updated in some of the steps",
         "others": f"no update, while other {summary.dialect.variable}s were updated",
-        idle: "no update known" if lost else f"no update: {known or 'the step updated nothing'}",
+        idle: "no update known" if lost else f"no update: {why or 'the step updated nothing'}",
         "never": "never updated",
         "unchanged": "unchanged by updates",
         "infinite": "not finite after a step",

@@ -267,7 +267,8 @@ def _ran(summary: Summary, name: str, measure: measures.Measure) -> str:
 def _nothing_updated(summary: Summary) -> str:
     """The end of a sentence: how many steps updated nothing, why, and what was thrown away."""
     empty = [summary.spread(measures.updates, replica=each)[(0,)] for each in summary.asked_on]
-    why, lost = reason(summary).in_brackets, summary.total(measures.discarded)
+    known, lost = reason(summary), summary.total(measures.discarded)
+    why = f" ({known})" if known else ""
     said = ""
     if not summary.total(measures.updates):
         said = why if summary.steps else ""
