@@ -113,8 +113,8 @@ def endings(trace: Trace) -> list[str]:
         after = after if max(number) else "before the first step"
         names = [worker for worker in workers if worker]
         whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
-        program = plural(len(names) or 1, "program")
-        sentences.append(shown(f"The {program}{whose} {how}, {after}."))
+        noun = plural(len(names) or 1, "program")
+        sentences.append(shown(f"The {noun}{whose} {how}, {after}."))
     more = sum(map(len, [*alike.values()][_MAX_PROGRAMS:]))
     left = [f"{some(more, 'more program')} failed, or had not ended."] if more else []
     return sentences + left
