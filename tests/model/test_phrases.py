@@ -12,8 +12,8 @@ from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.counts import updates
-from tracer.model.phrases import Skips, brand_of, endings, every, reason, runs, skipped
-from tracer.model.records import Optimizer, Program, Setting
+from tracer.model.phrases import Skips, endings, every, reason, skipped
+from tracer.model.records import Program, Setting
 from tracer.model.timeline import Run
 from tracer.model.trace import Summary, summaries_of
 from tracer.reporters import formats, html, text
@@ -87,13 +87,6 @@ def running(worker: str, seconds: float = 9) -> Program:
 )
 def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
     assert endings(with_programs(*programs)) == said
-
-
-def test_when_they_ran() -> None:
-    assert list(runs(with_programs(GOOD, FAILED))) == [
-        "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC",
-        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC",
-    ]
 
 
 def test_every_report_says_it() -> None:
@@ -208,21 +201,3 @@ def test_why_steps_updated_nothing(
     updated: list[Run], settings: dict[str, Setting], text: str
 ) -> None:
     assert reason(_summary(64, *updated, **settings)) == text
-
-
-@pytest.mark.parametrize(
-    ("class_name", "kind", "environment", "expected"),
-    [
-        ("keras.src.optimizers.adam.Adam", "keras3", {}, "Keras 3"),
-        ("keras.optimizers.legacy.adam.Adam", "legacy", {}, "Keras 2 legacy"),
-        ("my.Adam", "legacy", {"tf_keras": "2.16"}, "tf_keras legacy"),
-        ("my.Adam", "keras2", {}, "Keras 2"),
-        ("torch.optim.adam.Adam", "torch", {}, "torch.optim"),
-        ("optax.adam", "optax", {}, "optax"),
-    ],
-)
-def test_the_library_of_an_optimizer_is_named_as_people_call_it(
-    class_name: str, kind: str, environment: dict[str, str], expected: str
-) -> None:
-    trace = traces.changed(traces.eager(), environment=environment)
-    assert brand_of(Optimizer("adam", class_name, kind, 0), trace) == expected

@@ -12,7 +12,7 @@ from support.traces import block, called, request, step, update
 from tracer.model.records import Block, Graph, Method, Optimizer
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.reporters.text import answer, question, render
+from tracer.reporters.text import answer, render
 
 TIMES = {"once": 1, "twice": 2}
 
@@ -100,21 +100,8 @@ def test_what_is_said(trace: Trace, expected: str) -> None:
     assert expected in answer(trace)
 
 
-def test_question_names_the_method_that_people_override() -> None:
-    trace = traces.embedding_on_two_replicas()
-    assert question(trace) == "How often did _resource_apply_dense and _resource_apply_sparse run?"
-
-
 def with_graphs(trace: Trace, *graphs: Graph) -> Trace:
     return Trace(msgspec.structs.replace(trace.data, graphs=graphs))
-
-
-def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
-    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0)
-    trace = with_graphs(traces.accumulation(), usual)
-    assert trace.answer().endswith("all while tracing 2 graphs.")
-    assert "(graphs that never ran are usual: a first tracing only makes" in render(trace)
-    assert not [each for each in trace.findings() if each.code == "graph-never-ran"]
 
 
 def test_another_graph_that_never_ran_is_told() -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from collections import Counter
 
 import msgspec
 import pytest
@@ -16,7 +15,6 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName, shown
-from tracer.findings import rule as rules
 from tracer.model.merge import combine
 from tracer.model.records import Block, Line, Replica
 from tracer.model.timeline import Run
@@ -201,20 +199,6 @@ def test_epochs_with_a_partial_batch_fold() -> None:
     assert "17, 34 … 34,000" in text
 
 
-def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_out = rules._found
-    times: Counter[str] = Counter()
-
-    def counted(trace: Trace) -> dict[rules.Finding, set[int]]:
-        times["worked out"] += 1
-        return work_out(trace)
-
-    monkeypatch.setattr(rules, "_found", counted)
-    text = render(traces.all_skipped())
-    assert times["worked out"] == 1
-    assert text.count("warning[steps-skipped]") == 1
-
-
 # Several optimizers.
 
 
@@ -256,11 +240,6 @@ def test_a_file_gets_no_ansi_unless_it_is_asked_for(
     file = io.StringIO()
     formats.print_report(traces.no_gradients(), file=file)
     assert file.getvalue() == render(traces.no_gradients(), color=bool(forced))
-
-
-def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    formats.print_report(traces.eager(), by="step")
-    assert capsys.readouterr().out == render(traces.eager(), "step")
 
 
 @pytest.mark.parametrize(
@@ -307,3 +286,10 @@ def test_json_names_the_optimizers_inside_another_one() -> None:
     (found,) = json.loads(formats.as_json(trace))["optimizers"]
     assert [found["class"], *found["nested"]] == [each.class_name for each in trace.optimizers]
     assert len(found["nested"]) == 1
+
+
+def test_a_notebook_shows_the_report_and_no_tag_of_a_name() -> None:
+    bad = "<script>alert(1)</script>"
+    page = traces.trained([bad], Run(1, 1, 2))._repr_html_()
+    assert page.startswith("<pre ") and "\x1b" not in page
+    assert "&lt;script&gt;" in page and bad not in page

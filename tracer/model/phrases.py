@@ -24,13 +24,6 @@ def class_of(optimizer: Optimizer) -> str:
     return optimizer.class_name.rpartition(".")[2]
 
 
-def brand_of(optimizer: Optimizer, trace: Trace) -> str:
-    """The common name of an optimizer's library."""
-    known = KIND_WORDS.get(optimizer.kind)
-    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
-    return known.brand.format(keras2=keras2) if known else optimizer.kind
-
-
 def steps_label(steps: Steps) -> str:
     """The text of steps: `33`, `1-32`, or `4, 8 … 64` for recurring steps.
 
@@ -57,21 +50,17 @@ def program_lines(trace: Trace) -> dict[int, str]:
     }
 
 
-_RANK = "rank:"
-"""The prefix of a worker's name for a PyTorch process, which is one replica."""
-
-
 def replica_noun(trace: Trace) -> str:
-    """The program's word for a replica: `rank` or `replica`."""
-    ranks = [replica.worker.startswith(_RANK) for replica in trace.replicas]
-    return "rank" if ranks and all(ranks) else "replica"
+    """The program's word for a replica: `rank`, for a process of PyTorch, or `replica`."""
+    others = any(not replica.worker.startswith("rank:") for replica in trace.replicas)
+    return "replica" if others or not trace.replicas else "rank"
 
 
 def replica_ids(trace: Trace) -> list[str]:
     """The names for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
     several = len(trace.workers) > 1
     if replica_noun(trace) == "rank":
-        return [each.worker.removeprefix(_RANK) for each in trace.replicas]
+        return [each.worker.removeprefix("rank:") for each in trace.replicas]
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
 
 
@@ -191,9 +180,9 @@ def skipped(summary: Summary) -> Skips | None:
     """The steps that a loss scale skipped; None if none, or if unknown."""
     scale = next((each for each in summary.optimizers if skipper([each])), None)
     reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.updates
-    if scale is None or not summary.trace.complete or not summary.steps:
+    if scale is None or not (summary.trace.complete and summary.steps and summary.asked_on):
         return None
-    if reached is None or summary.step_unknown(reached) or not summary.asked_on:
+    if reached is None or summary.step_unknown(reached):
         return None
     replica = summary.asked_on[0]  # a loss scale decides for all replicas
     timeline = summary.timeline(reached, replica=replica)
@@ -257,14 +246,9 @@ _computed = measures.counting(["update", "discarded"], None)
 def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
     """Return `n` if the executions came every nth step from the nth to the end, else 0."""
     match [*summary.timeline(measure, replica=replica).parts()]:
-        case [(_, (0,)), (Steps(length=1, every=int(number)), _)]:
-            return number
-        case [
-            (_, (0,)),
-            (Steps(length=1, every=int(number)), _),
-            (Steps(every=None) as rest, (0,)),
-        ]:
-            return number if rest.length < number else 0
+        case [(_, (0,)), (Steps(length=1, every=int(number)), _), *rest]:
+            ends = all(steps.every is None and made == (0,) for steps, made in rest)
+            return number if ends and sum(steps.length for steps, _ in rest) < number else 0
     return 0
 
 

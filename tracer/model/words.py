@@ -25,11 +25,6 @@ def span(numbers: Numbers) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def dash(low: int, high: int) -> str:
-    """`3`, or `3-10`, for tables."""
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
 def times(numbers: Numbers) -> str:
     """`once`, `twice`, `3 times`.
 

@@ -29,7 +29,7 @@ from tracer.model.phrases import (
 from tracer.model.records import Line
 from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
-from tracer.model.words import all_true, dash, first_true, plural, some, span
+from tracer.model.words import all_true, first_true, plural, some, span
 
 By = Literal["variable", "layer", "step", "replica", "method", "caller"]
 TABLES: tuple[By, ...] = get_args(By)
@@ -300,7 +300,7 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
         for (number,), steps in counted.spread(measures.updates, replica=replica).items()
         if number or steps > summary.idle_on[replica]
     } or {0}
-    return dash(min(rates), max(rates))
+    return span((min(rates), max(rates))).replace(" to ", "-")
 
 
 # Variables.

@@ -15,7 +15,6 @@ from tracer.layout import paragraph, printed
 from tracer.model import counts as measures, facts
 from tracer.model.evidence import NoStep
 from tracer.model.phrases import (
-    brand_of,
     class_of,
     endings,
     never_reached,
@@ -25,7 +24,17 @@ from tracer.model.phrases import (
     runs,
 )
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import all_true, dialect_of, first_true, listed, plural, some, span, times
+from tracer.model.words import (
+    KIND_WORDS,
+    all_true,
+    dialect_of,
+    first_true,
+    listed,
+    plural,
+    some,
+    span,
+    times,
+)
 from tracer.reporters import columns
 from tracer.reporters.columns import By
 
@@ -193,7 +202,8 @@ def headline(summary: Summary, named: bool) -> str:
     trace, passed, replicas = summary.trace, summary.passed, len(summary.replicas)
     root, *nested = summary.optimizers
     copy, strategy = replica_noun(trace), trace.environment.get("strategy")
-    line = program_lines(trace).get(summary.root)
+    line, brand = program_lines(trace).get(summary.root), KIND_WORDS[root.kind].brand or root.kind
+    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
     shards = {trace.variables[index].shards for index in passed} or {1}
     ways = f" sharded {'up to ' if len(shards) > 1 else ''}{max(shards):,} ways"
     of = "" if passed == summary.variables else f"{len(passed):,} of "
@@ -202,7 +212,7 @@ def headline(summary: Summary, named: bool) -> str:
         (named and root.name != class_of(root), f' "{root.name}"'),
         (line, f" of {line}"),
         (nested, f" around {', '.join(map(class_of, nested))}"),
-        (True, f" ({brand_of(root, trace)})"),
+        (True, f" ({brand.format(keras2=keras2)})"),
         (strategy, f" under {strategy}"),
     )
     did = all_true(
