@@ -4,11 +4,10 @@ To the program it looks like the original class: see `traced_class` and `_transp
 """
 
 import threading
-from collections.abc import Mapping
 from functools import cache, partial
 from itertools import pairwise
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from tracer.backends.keras.importlib_bootstrap import method_beside, traced_method
 from tracer.backends.keras.interception import disguised
@@ -37,20 +36,10 @@ def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | N
     return methods
 
 
-class Members(Protocol):
-    """What a framework adds to a traced class."""
-
-    def members(
-        self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """More members of the traced class of `base`, which has these traced `methods`."""
-
-    def class_seen(self, optimizer: object) -> type:
-        """The `__class__` of a traced optimizer."""
-
-
-def traced_class(base: type, kind: OptimizerKind, added: Members) -> type:
+def traced_class(base: type, kind: OptimizerKind, added: Any) -> type:
     """Return the subclass of `base` that traces; there is one for each class.
+
+    `added` is the `KerasBackend`, which has more members for the class.
 
     `optimizer.__class__` still returns `base`, because registries (Keras's serialization,
     TensorFlow's checkpoints) are keyed by the class. Copies and pickles have the class `base` and
@@ -65,7 +54,7 @@ def traced_class(base: type, kind: OptimizerKind, added: Members) -> type:
         return traced
 
 
-def _made_class(base: type, kind: OptimizerKind, added: Members) -> type:
+def _made_class(base: type, kind: OptimizerKind, added: Any) -> type:
     """Make a traced class; raises `UnsupportedOptimizer` if `base` cannot be subclassed."""
     for name, function in vars(base).items():  # such a call never ends in a subclass
         names = function.__code__.co_names if isinstance(function, FunctionType) else ()
@@ -154,7 +143,7 @@ def _transparency(base: Any) -> dict[str, Any]:
     return members
 
 
-def _follow(kind: OptimizerKind, added: Members, optimizer: Any, cls: type) -> None:
+def _follow(kind: OptimizerKind, added: Any, optimizer: Any, cls: type) -> None:
     """Assign another class to an optimizer for the program: a traced optimizer stays traced."""
     if id(type(optimizer)) in plain_classes:
         cls = traced_class(plain_class(cls), kind, added)

@@ -192,10 +192,10 @@ class GraphBlocks(backend.Blocks):
         ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
         for site, variable, added in notes:
             with suppress_faults():  # an unknown kind of op
-                written, handles = may_write(ops[added], origin), handles_of(variable)
-                idle = written is not None and handles and written.isdisjoint(map(id, handles))
+                handles = set(map(id, handles_of(variable)))
+                wrote = not handles or any(may_write(op, handles, origin) for op in ops[added])
                 key = site.optimizer, site.method, site.variable
-                self._assigned[key] = not idle or self._assigned.get(key, False)
+                self._assigned[key] = wrote or self._assigned.get(key, False)
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """The apply methods that assigned nothing in any tracing."""

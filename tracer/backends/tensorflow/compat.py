@@ -48,6 +48,7 @@ has_strategy = distribute_lib.has_strategy
 eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
 as_trackable = data_structures.wrap_or_unwrap
+TrackableConstant = saved_model_utils.TrackableConstant
 unique_number = ops.uid
 
 
@@ -317,11 +318,6 @@ def made_of(tensor: Any) -> list[Any]:
             every[id(each)] = each
             waiting += each.op.inputs if _is_reordered(each) else ()
     return [each for each in every.values() if not _is_reordered(each)]
-
-
-def trackable_constant(tensor: Any) -> Any:
-    """An object that a SavedModel stores for an eager tensor that a function captures."""
-    return saved_model_utils.TrackableConstant(tensor, None)
 
 
 def replica_run(thread: Any = None) -> Any | None:

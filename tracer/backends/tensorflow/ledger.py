@@ -328,7 +328,7 @@ class Ledger:
         for graph in list(self.graphs):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
         captured = [variable for journal in self._journals() for variable in journal.variables()]
-        return [self.clock.variable, compat.trackable_constant(self.alone), *captured]
+        return [self.clock.variable, compat.TrackableConstant(self.alone, None), *captured]
 
     def _journals(self) -> list[Journal]:
         return [*(block.journal for block in self._blocks), *self._auxiliary]

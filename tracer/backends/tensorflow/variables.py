@@ -3,9 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
-from math import prod
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -33,7 +31,6 @@ class VariableTable(backend.Variables):
         super().__init__(root)
         self._note = root.note
         self._arguments: dict[str, int] = {}
-        self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
         self._named: set[int] = set()
         """Variables that have the path of their Keras variable."""
 
@@ -67,14 +64,10 @@ class VariableTable(backend.Variables):
         """
         handle = _handle(variable)
         for around in compat.graphs_around(graph):
-            inputs = self._inputs.get(around)
-            if inputs is None:
-                inputs = {id(tensor): "of a function" for tensor in around.inputs}
-                named = {id(outer): inner.op.name for outer, inner in around.captures}
-                inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
-                self._inputs[around] = inputs
-            if id(handle) in inputs and not around.name.startswith(_TRACED_PER_VARIABLE):
-                return inputs[id(handle)]
+            is_input = any(tensor is handle for tensor in around.inputs)
+            if is_input and not around.name.startswith(_TRACED_PER_VARIABLE):
+                named = (inner.op.name for outer, inner in around.captures if outer is handle)
+                return next(named, "of a function")
         return None
 
     def _argument(self, name: str, own: Any) -> int:
@@ -96,9 +89,7 @@ def row_of(variable: Any) -> Variable:
     """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
     name, shape = plain_name(variable), _shape(variable)
-    layout = getattr(variable, "layout", None)  # of a variable of DTensor
-    shards = prod(map(layout.num_shards, range(len(shape)))) if layout is not None else 1
-    return Variable(name, shape, dtype, part_of=_whole(variable, name), shards=shards)
+    return Variable(name, shape, dtype, part_of=_whole(variable, name))
 
 
 name_of = plain_name  # a Keras 3 variable has its path

@@ -7,8 +7,7 @@ same. A method counts as writing unless its ops provably do not.
 Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows them.
 """
 
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +19,6 @@ from tracer.backends.tensorflow.compat import (
     FuncGraph,
     ResourceVariable,
     graphs_around,
-    runs_functions,
 )
 from tracer.backends.tensorflow.variables import canonical, copies_of
 
@@ -98,31 +96,19 @@ def written_inputs(op: Any) -> dict[int, Any]:
     return found
 
 
-_HARMLESS = re.compile("Read|IsInitialized|^Print|^Assert$|^Random|Truncated|^NoOp$|^Identity")
-"""The types of stateful ops that write to no variable, except the state of a generator."""
-
-
 def origins(graph: Any) -> dict[int, Any]:
     """By the id of a tensor in a graph or an outer graph, the outer tensor captured as it."""
     functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph))
     return {id(inner): outer for each in functions for outer, inner in each.captures}
 
 
-def may_write(ops: Iterable[Any], origin: Mapping[int, Any]) -> set[int] | None:
-    """The ids of the handles that some ops of a graph may write to; None if they may be any.
+def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> bool:
+    """True unless an op of a graph provably writes to none of these handles, which are ids.
 
-    An op that may do anything, such as calling Python or a function that does, may write to any
-    variable. `origin` is that of the graph.
+    An op that calls Python may write to any variable. `origin` is that of the graph.
     """
-    found: set[int] = set()
-    for op in ops:
-        handles = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
-        harmless = op.type in _READS or not op._is_stateful or _HARMLESS.search(op.type)
-        free = not harmless and (not handles or runs_functions(op))
-        if free or any(handle is None for handle in handles):
-            return None
-        found.update(map(id, handles))
-    return found
+    written = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
+    return "PyFunc" in op.type or any(each is None or id(each) in handles for each in written)
 
 
 def handles_of(variable: Any) -> Collection[Any]:
