@@ -179,10 +179,6 @@ class Step(NamedTuple):
     overlaps: bool = False
 
 
-def steps_of(blocks: Iterable[str]) -> list[Step]:
-    return [Step(block) for block in blocks]
-
-
 class Truth:
     """A plain list of what ran."""
 
@@ -267,21 +263,6 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRe
     assert not run(by_numpy, program)
     assert isinstance(by_numpy.counters["a"].variables()[0], Variable)
     assert by_numpy.read() == expected
-
-
-@pytest.mark.usefixtures("in_numpy")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_every_order_of_three_blocks(rows: int) -> None:
-    """Each step is one of three blocks."""
-    assert_never_wrong(rows, (steps_of(order) for order in itertools.product("abc", repeat=6)))
-
-
-@pytest.mark.usefixtures("in_numpy")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_every_part_of_each_step(rows: int) -> None:
-    """Each step has a part that runs never, once or twice in it, as the branch of a cond may."""
-    times = itertools.product(range(3), repeat=6)
-    assert_never_wrong(rows, ([Step("a", "b" * n) for n in each] for each in times))
 
 
 @pytest.mark.usefixtures("in_numpy")
