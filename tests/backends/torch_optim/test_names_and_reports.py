@@ -67,20 +67,6 @@ def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> No
     assert names(trace) == [name for name, _ in model.named_parameters()]
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
-def test_a_graph_of_compiled_code_names_nothing() -> None:
-    parameters = zeros(1)
-    optimizer = tracer.wrap(Odometer(parameters))
-    step = torch.compile(optimizer.step, backend="eager")
-    for _ in range(2):
-        give(parameters)
-        step()
-    optimizer.param_groups[0]["params"].append(zeros(1)[0])
-    assert names(stepped(Odometer(parameters))) == ["param_groups[0][0]"]
-
-
 def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each parameter has an optimizer, which steps in the backward pass."""
     from tracer.backends.torch import parameters

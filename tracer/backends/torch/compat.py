@@ -5,15 +5,13 @@ of each class, including an inner `super().step()`), `amp/grad_scaler.py` (`step
 optimizer's `step`, or passes `found_inf` to a fused one, whose kernel skips its work).
 """
 
-import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import nullcontext
 from math import prod
 from operator import attrgetter
-from types import FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -36,18 +34,17 @@ __all__ = [
     "Optimizer",
     "autograd",
     "behind_proxies",
+    "codes_of",
     "flattened_in",
     "found_inf",
     "global_hooks",
     "has_hooks",
-    "has_hooks_of_steps",
-    "holds_optimizer",
     "hooks_after",
     "hooks_before",
     "is_capturing",
+    "is_code_of",
     "is_elsewhere",
     "is_flattened",
-    "is_generated",
     "is_lazy",
     "is_loose_tensor",
     "is_of_scheduler",
@@ -79,13 +76,6 @@ def hooks_before(optimizer: Any) -> int:
 def hooks_after(optimizer: Any) -> int:
     """How many hooks of the program run after its steps."""
     return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
-
-
-def has_hooks_of_steps(optimizer: Any) -> bool:
-    """True if the program has hooks around its steps, and its `step` calls no other by `super`."""
-    steps = [vars(each)["step"] for each in type(optimizer).__mro__ if "step" in vars(each)]
-    hooked = sum(bool(getattr(step, "hooked", False)) for step in steps)
-    return hooked < 2 and bool(hooks_after(optimizer) or hooks_before(optimizer))
 
 
 class Hook(Patch):
@@ -182,15 +172,6 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def holds_optimizer(optimizer: Any) -> bool:
-    """True if an attribute of the optimizer is or contains (list, tuple, dict) an optimizer."""
-    values = list(vars(optimizer).values())
-    for value in vars(optimizer).values():
-        values += value.values() if isinstance(value, dict) else ()
-        values += value if isinstance(value, list | tuple) else ()
-    return any(map(is_optimizer, values))
-
-
 def is_parameter(tensor: Any) -> bool:
     """True if a module may hold this tensor as a parameter."""
     return isinstance(tensor, torch.nn.Parameter)
@@ -219,13 +200,7 @@ def version_of(parameter: Any) -> int | None:
 
 def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
     """The versions of all but lazy parameters, by `id`."""
-    if {torch.nn.Parameter}.issuperset(map(type, parameters)):  # no Python code for each one
-        with suppress(RuntimeError):  # one was made in `torch.inference_mode`
-            return dict(zip(map(id, parameters), map(_VERSION, parameters), strict=True))
     return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
-
-
-_VERSION = attrgetter("_version")
 
 
 def steps_by_itself(cls: type) -> bool:
@@ -233,21 +208,38 @@ def steps_by_itself(cls: type) -> bool:
 
     A class that only adds methods to one of PyTorch steps as that one does.
     """
-    theirs = {name for base in cls.__mro__ if not _packages_of(base) for name in vars(base)}
-    own = (vars(base).items() for base in cls.__mro__ if _packages_of(base))
-    overrides = (value for name, value in chain.from_iterable(own) if name in theirs)
-    functions = (inspect.unwrap(each) for each in overrides if isinstance(each, FunctionType))
-    return any(_packages_of(each) for each in functions if each.__name__ not in _SETTING_UP)
+    theirs = {name for base in cls.__mro__ if _is_theirs(base.__module__) for name in vars(base)}
+    return any(
+        isinstance(value, FunctionType) and not _is_theirs(value.__module__)
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if name in theirs and name not in _SETTING_UP
+    )
 
 
 _SETTING_UP = ("__init__", "__setstate__", "__getstate__", "__repr__")
 
 
-def _packages_of(*sources: Any) -> set[str]:
-    """The packages other than PyTorch that define a function, or a class in the MRO of another."""
-    every = chain.from_iterable(getattr(source, "__mro__", (source,)) for source in sources)
-    packages = {str(source.__module__).partition(".")[0] for source in every}
-    return packages - {"torch", "abc", "builtins", "typing"}
+def codes_of(cls: type) -> set[CodeType]:
+    """The code of the methods of a class, and of the decorators around them."""
+    todo: list[Any] = [value for base in cls.__mro__ for value in vars(base).values()]
+    codes = set()
+    while todo:
+        function = todo.pop()
+        if isinstance(function, FunctionType):
+            codes.add(function.__code__)
+            todo.append(vars(function).get("__wrapped__"))
+    return codes
+
+
+def is_code_of(codes: Set[CodeType], frame: FrameType) -> bool:
+    """True if a frame runs such code, or code of PyTorch."""
+    return frame.f_code in codes or _is_theirs(str(frame.f_globals.get("__name__")))
+
+
+def _is_theirs(module: str) -> bool:
+    """True for a module of PyTorch, and for those of the classes that any class may derive from."""
+    return module.partition(".")[0] in ("torch", "abc", "builtins", "typing")
 
 
 HAS_CUDA = torch.backends.cuda.is_built()
@@ -274,12 +266,6 @@ def is_of_scheduler(step: Any) -> bool:
     Read in `optim/lr_scheduler.py` (`LRScheduler._initial_step`).
     """
     return hasattr(step, "_wrapped_by_lr_sched")
-
-
-def is_generated(module: Any) -> bool:
-    """True for a graph that Dynamo made, which holds parameters of other modules."""
-    meta = vars(module).get("meta")
-    return isinstance(meta, dict) and any("dynamo" in str(key) for key in meta)
 
 
 def is_lazy(parameter: Any) -> bool:

@@ -193,7 +193,7 @@ class Models:
             with suppress_faults():  # a module may hold anything, and another thread may change it
                 for each, shape, shards in compat.flattened_in(module):
                     self._flattened[id(each)] = ref(each), shape, shards
-                if outermost and not compat.is_generated(module):
+                if outermost:
                     names: dict[int, tuple[ref[Any], str]] = {}
                     for now, name in _named(module):
                         parameter = sharded.get(id(now), now)

@@ -3,8 +3,9 @@
 A hook after the step closes the call. The requests of a step are the gradients of its parameters
 when the step begins, or when it ends if a closure computes the gradients or the program has step
 hooks of its own. PyTorch's own code updates each parameter that has a gradient. A step of the
-program's code may skip parameters, and a step may call another one, by `super().step()` or on a
-nested optimizer: then the versions of the parameters decide.
+program's code may skip parameters: then the versions of the parameters decide. A step may call
+another one, by `super().step()` or on a nested optimizer: what the inner one updated, the outer one
+did not. If a closure or a hook calls the inner one, both update what has a gradient.
 
 PyTorch increments the version of a tensor at each write. A write through `.data` or NumPy, and that
 of a fused kernel (PyTorch's own, bitsandbytes, Triton), changes no version. So where a custom step
@@ -16,6 +17,7 @@ PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial, wraps
+from itertools import takewhile
 from types import FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
@@ -24,6 +26,7 @@ from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
+from tracer.core.call_paths import frames_from
 from tracer.core.calls import known_by
 from tracer.core.registry import Binding
 
@@ -49,8 +52,8 @@ _CLEARED = (
     "the tracer's: if it removed gradients, their updates are not counted"
 )
 _WITHIN = (
-    "a step of {name} was called inside another one, for example by a hook: a parameter that "
-    "both updated is counted once"
+    "a closure or a hook of the custom step of {name} called another step: a parameter that both "
+    "updated is counted once"
 )
 _MAY_HIDE = (
     "{name} has a custom step that did not change the version of a parameter with a gradient: it "
@@ -79,7 +82,7 @@ class Asked(NamedTuple):
 class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "counter", "method", "skipped", "versions")
+    __slots__ = ("asked", "counter", "is_around", "method", "skipped", "versions")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
@@ -88,6 +91,8 @@ class Step(calls.Step):
         """The gradients of the step; None until they are known."""
         self.versions: Versions | None = None
         """The versions as the step began, if they decide what it updated."""
+        self.is_around = False
+        """Whether it called another step itself."""
         self.skipped: Any = None
         """A number on the device, not 0 if the step was skipped; None if the host knows."""
 
@@ -125,6 +130,7 @@ class StepCounter:
         self.recorder = binding.recorder
         self.index = binding.index
         self._name = type(optimizer).__name__
+        self._codes = compat.codes_of(type(optimizer))
         self._is_custom = compat.steps_by_itself(type(optimizer))
         self._looks = self._is_custom or _is_lbfgs(optimizer)
         """Whether a step may leave out a parameter that has a gradient."""
@@ -148,7 +154,7 @@ class StepCounter:
         # A closure, or a hook of the program, may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-        if self._looks or call.asked is None or len(self.recorder.optimizers.all) > 1:
+        if self._looks or call.asked is None:
             call.versions = compat.versions_of(parameters)
         self._hold(call)
 
@@ -157,6 +163,14 @@ class StepCounter:
             self.recorder.drop_interrupted(python.f_back)
         self.recorder.open(call, self.index, call.method, python)
         call.python = known_by(python)
+        outer = call.parent
+        if isinstance(outer, Step):
+            frames = frames_from(python.f_back)
+            between = takewhile(lambda frame: known_by(frame) != outer.python, frames)
+            if all(compat.is_code_of(outer.counter._codes, frame) for frame in between):
+                outer.is_around = True
+            elif outer.counter._looks:
+                self.recorder.note(_WITHIN.format(name=outer.counter._name))
         return call
 
     def _hold(self, call: Step) -> None:
@@ -224,20 +238,20 @@ class StepCounter:
             layouts = compat.layouts_of(parameters)
         adds_zero = any(map(_is_lbfgs, self.recorder.optimizers.alive()))
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
-        # Else a closure or hook called the inner steps, and both update what has a gradient.
-        is_around = bool(inner) and (self._looks or compat.holds_optimizer(optimizer))
         hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
-        hides = hides or (bool(inner) and not is_around)
+        hides = hides or (bool(inner) and not self._looks)
         if hides and call.asked is None and None in layouts and compat.hooks_after(optimizer):
             self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
             did = asks and not skipped
-            if id(parameter) in inner and (is_around or not asks):
+            if id(parameter) in inner and (self._looks or not asks):
                 did = False  # counted by the inner step
                 self._moved.add(id(parameter))
-            elif call.versions is not None and (self._looks or is_around or not did):
+            elif call.is_around and not self._looks:
+                did = False  # a class of PyTorch that steps with another one
+            elif call.versions is not None and (self._looks or not did):
                 did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
                 (now,) = compat.layouts_of([parameter])
@@ -293,9 +307,6 @@ class StepCounter:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
         if isinstance(around, Step):
-            alike = around.counter is self and call.method is around.method is STEP
-            if alike and self._looks and compat.has_hooks_of_steps(self.optimizer()):
-                self.recorder.note(_WITHIN.format(name=self._name))
             around.skipped = around.skipped if call.skipped is None else call.skipped
             if around.method is ASKED:
                 around.asked = call.asked
