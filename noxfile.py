@@ -270,6 +270,17 @@ def long(session: nox.Session) -> None:
     session.run("pytest", *LONG, *session.posargs)
 
 
+@nox.session(python="3.11", tags=["weekly"])
+def coverage(session: nox.Session) -> None:
+    """The branches that the quick tests enter, at least 90 %, and those that none enters.
+
+    Not those of processes that tests start, nor of backends that have a session of their own.
+    """
+    session.install("pytest-cov>=6", *TEST)
+    shown = ("--cov", "--cov-report=term-missing:skip-covered", "--cov-fail-under=90")
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *shown, *session.posargs)
+
+
 @nox.session(python="3.11")
 def everything(session: nox.Session) -> None:
     """All tests: the quick ones as people run them, then the long ones."""
