@@ -247,6 +247,13 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "[4]" in both(tmp_path, "jobs.py").stdout
 
 
+def test_a_process_without_an_optimizer_that_started_another_is_incomplete(tmp_path: Path) -> None:
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**6))'])"
+    (tmp_path / "starts.py").write_text(child)
+    run([*TRACER, "-q", "starts.py"], tmp_path)
+    assert tracer.load(tmp_path / FILE).notes == (ELSEWHERE,)
+
+
 def test_the_report_and_the_path_come_on_standard_error(tmp_path: Path) -> None:
     (tmp_path / "end.py").write_text("import os; print('x', end=''); os.chdir('/')")
     traced = run([*TRACER, "end.py"], tmp_path)
@@ -267,7 +274,7 @@ def test_a_run_that_counted_nothing_replaces_an_earlier_trace(
     assert run(gate, tmp_path).returncode == 0
     run([*TRACER, *arguments], tmp_path)
     trace = tracer.load(tmp_path / FILE)
-    assert trace.notes == (ELSEWHERE,) and not trace.complete
+    assert trace.complete and not trace.optimizers
     (program,) = trace.programs
     assert program.command == " ".join(each for each in arguments if each != "-q")
     assert program.status == ("none.py" not in arguments)

@@ -50,7 +50,8 @@ class Process:
         self._command = command
         self._status: int | None = None
         self._error = ""
-        self._started_others = not children  # as far as known
+        self._forked = False
+        self._follows = children
         at_fork(after_in_parent=self._note_fork)
         self._report = report
         self._id = os.getpid()
@@ -64,7 +65,9 @@ class Process:
     def trace(self) -> Trace:
         """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
-        if self._started_others and not (data.optimizers or data.processes):
+        times = os.times()
+        started = not self._follows and times.children_user + times.children_system > 0
+        if (self._forked or started) and not (data.optimizers or data.processes):
             data = replace(data, notes=(*data.notes, Note(ELSEWHERE)))
         program = Program(
             self._command or sys.argv[0],
@@ -78,10 +81,10 @@ class Process:
 
     def _snapshot(self) -> Trace | None:
         trace = self.trace()
-        return trace if trace.optimizers or self._started_others or self._command else None
+        return trace if trace.optimizers or self._forked or self._command else None
 
     def _note_fork(self) -> None:
-        self._started_others = True
+        self._forked = True
 
     def note(self, error: BaseException) -> None:
         """Note that this exception ended the program."""

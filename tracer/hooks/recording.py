@@ -71,7 +71,8 @@ class Recording(Holder):
             else:  # it may have had functions traced again that another optimizer uses
                 notes += [note for note in counted[0].notes if note.kind == "fact"]
         every = [*used, *unused]
-        data, objects = combine(every, [*notes, *self._notes(nothing=not every)])
+        retraced = notes if any(counted[0].graphs for counted in used) else []
+        data, objects = combine(every, [*retraced, *self._notes(nothing=not every)])
         if not objects:
             return Trace(data)
         return Trace(data, Objects(index_of=finder(objects, canonical)))
