@@ -153,7 +153,7 @@ def test_a_rank_that_is_killed_is_named(
     # Other ranks may have saved before it, and ended with an error.
     (named,) = (each for each in endings(trace) if "rank:1" in each)
     assert "had not ended when last saved" in named, named
-    assert "rank:0 and" in named or f", after {some(int(step), 'step')}." in named
+    assert "rank:0" in named or f", after {some(int(step), 'step')}." in named
     no_trace = ("rank:0: this worker has no trace, so nothing of it is counted",)
     assert trace.complete or trace.notes == no_trace, trace.notes  # ended before its first save
 
