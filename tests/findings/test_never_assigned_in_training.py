@@ -257,6 +257,13 @@ class ByPython(Deciding):
         return tf.py_function(lambda gradient: var.assign_sub(gradient), [grad], tf.float32)
 
 
+class ByPythonInCall(ByPython):
+    """The same in a function that the method calls: its op is a call, not one of Python."""
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return tf.function(super()._resource_apply_dense)(grad, var)
+
+
 class ByCall(Deciding):
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
         @tf.function
@@ -267,7 +274,7 @@ class ByCall(Deciding):
         return tf.no_op()
 
 
-@pytest.mark.parametrize("make", [Deciding, Asking, ByPython, ByCall])
+@pytest.mark.parametrize("make", [Deciding, Asking, ByPython, ByPythonInCall, ByCall])
 def test_a_method_that_assigns_in_the_end_assigns(make: Any) -> None:
     optimizer, weight = make(), tf.Variable([1.0, 1.0])
     optimizer.calls = 2  # else its graph holds nothing that assigns

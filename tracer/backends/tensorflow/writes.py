@@ -19,6 +19,7 @@ from tracer.backends.tensorflow.compat import (
     FuncGraph,
     ResourceVariable,
     graphs_around,
+    runs_functions,
 )
 from tracer.backends.tensorflow.variables import canonical, copies_of
 
@@ -105,10 +106,13 @@ def origins(graph: Any) -> dict[int, Any]:
 def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> bool:
     """True unless an op of a graph provably writes to none of these handles, which are ids.
 
-    An op that calls Python may write to any variable. `origin` is that of the graph.
+    An op that calls Python may write to any variable, and so may a stateful function: its body may
+    call Python. `origin` is that of the graph.
     """
+    if "PyFunc" in op.type or (op._is_stateful and runs_functions(op)):
+        return True
     written = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
-    return "PyFunc" in op.type or any(each is None or id(each) in handles for each in written)
+    return any(each is None or id(each) in handles for each in written)
 
 
 def handles_of(variable: Any) -> Collection[Any]:
