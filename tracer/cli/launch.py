@@ -133,15 +133,17 @@ def prepared(
         **options,
     )
 
-    def launch() -> None:
-        try:
-            run(name, arguments, module=module)
-        except BaseException as error:
-            process.note(error)
-            hide_frames()
-            raise
+    return partial(_run_in, process, name, arguments, module=module)
 
-    return launch
+
+def _run_in(process: Process, name: str, arguments: Sequence[str], *, module: bool) -> None:
+    """Run a program, and note how it ended: its exceptions reach the interpreter."""
+    try:
+        run(name, arguments, module=module)
+    except BaseException as error:
+        process.note(error)
+        hide_frames()
+        raise
 
 
 def _report(children: bool, trace: Trace, written: Path | None) -> None:

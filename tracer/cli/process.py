@@ -65,7 +65,7 @@ class Process:
     def trace(self) -> Trace:
         """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
-        times = os.times()
+        times = os.times()  # a process that took no time trained nothing
         started = not self._follows and times.children_user + times.children_system > 0
         if (self._forked or started) and not (data.optimizers or data.processes):
             data = replace(data, notes=(*data.notes, Note(ELSEWHERE)))

@@ -300,7 +300,8 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
         for (number,), steps in counted.spread(measures.updates, replica=replica).items()
         if number or steps > summary.idle_on[replica]
     } or {0}
-    return span((min(rates), max(rates))).replace(" to ", "-")
+    low, high = min(rates), max(rates)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
 # Variables.
@@ -342,7 +343,8 @@ def _by_variable(summary: Summary) -> _Made:
 def _figures(summary: Summary, pattern: Pattern, unapplied: str) -> tuple[Any, str, str]:
     """The values that the variables of a pattern share, with their note and level."""
     by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
-    updates, effects = pattern.total(measures.updates), pattern.spread(*measures.effects)
+    updates = pattern.total(measures.updates)
+    effects = pattern.spread(*measures.effects) if summary.effects else {}
     still = sum(steps for (seen, same, _), steps in effects.items() if 0 < seen == same)
     bad = sum(steps for (*_, infinite), steps in effects.items() if infinite)
     values: dict[str, Figure] = {
