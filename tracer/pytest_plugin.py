@@ -22,7 +22,7 @@ import tracer
 if TYPE_CHECKING:
     from tracer.api import Recording
     from tracer.model.trace import Trace
-    from tracer.testing.assertions import Assertion
+    from tracer.testing.assertions import Check
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class OptimizerTracer:
     def __init__(self, recording: "Recording", stack: ExitStack) -> None:
         self._recording = recording
         self._stack = stack
-        self._assertions: list[Assertion] = []
+        self._checks: list[tuple[Check, Recording]] = []
 
     def wrap(self, optimizer: T, *, effects: bool = False, **expected: Any) -> T:
         """Trace `optimizer` until the test ends; returns the same object.
@@ -83,9 +83,11 @@ class OptimizerTracer:
         __tracebackhide__ = True
         self._recording.counted.take(optimizer, effects=effects)
         if expected:
-            assertion = tracer.assert_updates(optimizer, **expected)
-            self._stack.callback(assertion.__enter__().end)
-            self._assertions.append(assertion)
+            from tracer.api import recording_of
+            from tracer.testing.assertions import expect_updates
+
+            check = expect_updates(**expected)
+            self._checks.append((check, self._stack.enter_context(recording_of(optimizer))))
         return optimizer
 
     @property
@@ -95,9 +97,9 @@ class OptimizerTracer:
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected, once the test has ended."""
-        from tracer.check.failure import incomplete
+        from tracer.check.expectation import incomplete
 
-        messages = [each.check(each.trace) for each in self._assertions]
+        messages = [check(recording.trace()) for check, recording in self._checks]
         if not any(messages) and self.trace.optimizers:
             messages = [incomplete(self.trace, [])]
         return [message for message in messages if message]
@@ -145,7 +147,7 @@ def _body(
             yield
     finally:
         unsaved = _save(item, recording or traced)
-        unused = [_never_begun().pop(key) for key in {*_never_begun()} - before]
+        unused = [_never_begun().pop(each) for each in {*_never_begun()} - before]
     failures += [message for check in checks if recording and (message := check(recording.trace()))]
     failures += [] if traced is None else traced.failures()
     failures += [unsaved] if unsaved else []

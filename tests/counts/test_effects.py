@@ -20,7 +20,7 @@ from support.odometers import KINDS
 
 import tracer
 from tracer.check import verdicts
-from tracer.check.expectation import read
+from tracer.check.verdicts import read
 from tracer.model.trace import summaries_of
 from tracer.reporters import columns, text as text_report
 

@@ -10,7 +10,7 @@ from support.traces import block, request, step, update
 import tracer
 from tracer import Trace
 from tracer.check import verdicts
-from tracer.check.expectation import read
+from tracer.check.verdicts import read
 from tracer.model.counts import updates
 from tracer.model.phrases import Skips, endings, every, reason, skipped
 from tracer.model.records import Program, Setting

@@ -17,7 +17,7 @@ from support.cost import at_most
 
 import tracer
 from tracer.check import verdicts
-from tracer.check.expectation import read
+from tracer.check.verdicts import read
 from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile

@@ -11,9 +11,9 @@ from pathlib import Path
 LIMITS = {
     "report": 17,
     "page": 20,
-    "check that fails": 20,
+    "check that fails": 19,
     "diff": 10,
-    "assertion that fails": 48,
+    "assertion that fails": 47,
 }
 
 CODE = """

@@ -10,8 +10,8 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 import tracer
-from tracer.check import failure, verdicts
-from tracer.check.expectation import read
+from tracer.check import expectation, verdicts
+from tracer.check.verdicts import read
 from tracer.model.names import Objects
 from tracer.model.records import Note
 from tracer.model.timeline import Run
@@ -273,11 +273,11 @@ def test_of_many_variables_that_were_missed_the_first_are_shown() -> None:
     names = [f"encoder/layer_{n}/kernel" for n in range(200)]
     work = block([step(), request(*range(199)), request(199, kind="none")], Run(1, 1, 5))
     trace = traces.keras3(names, (work,), ())
-    text = failure.never_updated(trace, [(name, index) for index, name in enumerate(names)])
+    text = expectation.never_updated(trace, [(name, index) for index, name in enumerate(names)])
     head, *rows = text.splitlines()
     assert head == "updates: expected at least 1 of each of 200 variables, got none for 200 of them"
     assert "... and 188 more rows, 188 of them odd" in rows
-    assert "Likely cause" in text
+    assert "Findings:" in text
 
 
 @pytest.mark.parametrize(

@@ -260,16 +260,14 @@ def test_an_optimizer_whose_constructor_raised_is_none(where: str) -> None:
 def test_of_an_optimizer_that_was_not_used() -> None:
     wrapped, other = odometers.ODOMETERS["v1"](), odometers.ODOMETERS["v1"]()
     weight = tf.Variable([0.0])
-    pattern = "was not used: did another optimizer train|no step ran"
     for assertion in (
         tracer.assert_updates(wrapped, dense=1),
         tracer.assert_executions("_resource_apply_dense", 1, optimizer=wrapped),
         tracer.assert_calls("_resource_apply_dense", 1, optimizer=wrapped),
         tracer.assert_all_updated([weight], optimizer=wrapped),
     ):
-        with pytest.raises(AssertionError, match=pattern) as caught, assertion:
+        with pytest.raises(AssertionError, match="no step ran"), assertion:
             other.apply_gradients([(tf.ones(1), weight)])
-        assert "no optimizer" not in str(caught.value)
     assert weight.numpy() == [4]
 
 
@@ -293,7 +291,5 @@ def test_a_late_wrap_is_no_optimizer_that_was_not_used() -> None:
             assertion,
         ):
             step()
-        assert "was not used" not in str(caught.value)
-        assert "no optimizer" not in str(caught.value)
-        assert "never" not in str(caught.value)
+        assert not re.search("no step ran|never", str(caught.value))
     assert weight.numpy() == [5]

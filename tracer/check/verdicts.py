@@ -1,6 +1,7 @@
-"""The gate of `tracer check`: the verdicts on a trace, as text, for CI servers and for GitHub."""
+"""The gate of `tracer check`: expectations as texts, and the verdicts on a trace in each format."""
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,18 +9,87 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation, read
-from tracer.check.failure import WIDTH, failure, runs_for_all
-from tracer.errors import shown, unknown_name
+from tracer.check.expectation import (
+    METHODS,
+    WIDTH,
+    Expectation,
+    Quantity,
+    failure,
+    runs_for_all,
+)
+from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity, at_least, findings, rule_of
 from tracer.layout import paragraph
 from tracer.model.counts import unknown_effects
 from tracer.model.phrases import endings
-from tracer.model.records import OBSERVATIONS
+from tracer.model.records import OBSERVATIONS, Kind
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
 _WIDTH = 80
+
+
+# Expectations as text.
+
+_PATTERN = re.compile(
+    r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
+    r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>[\d.][\w.,+-]*?)\s*(?P<step>/\s*steps?)?\s*"
+)
+_LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
+    "=": lambda number: (number, number),
+    "==": lambda number: (number, number),
+    "<=": lambda number: (None, number),
+    ">=": lambda number: (number, None),
+    "<": lambda number: (None, number - 1),
+    ">": lambda number: (number + 1, None),
+}
+COUNTS: dict[str, tuple[Quantity, Kind | None]] = {
+    "updates": ("updates", None),
+    "dense": ("updates", "dense"),
+    "sparse": ("updates", "sparse"),
+    "steps": ("steps", None),
+    "calls": ("calls", None),
+    "unchanged": ("unchanged", None),
+    "not_finite": ("not_finite", None),
+}
+"""The counts that a text can name, besides methods."""
+HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
+
+
+class BadExpectation(Mistake):
+    """Raised for an expectation that cannot be read; says how to write one."""
+
+
+def read(text: str) -> Expectation:
+    """The expectation that `text` describes.
+
+    Raises `BadExpectation` if it describes none.
+
+    >>> read("dense[encoder/*]>=4/step").noun, read("dense[encoder/*]>=4/step").limits
+    ('dense updates of encoder/*', 'at least 4 in each step')
+    """
+    parsed = _PATTERN.fullmatch(text)
+    if parsed is None:
+        raise BadExpectation(f"{text!r} is no expectation: {HELP}")
+    name, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
+    what, kind = COUNTS.get(name, ("executions", None))
+    if per_step and what in ("steps", "calls"):
+        raise BadExpectation(f"{text!r}: {what} takes no /step")
+    if variable is not None and what == "steps":
+        raise BadExpectation(f"{text!r}: steps are not counted by variable")
+    number = re.sub(r"[,_]", "", parsed["number"])
+    if not number.isdecimal():
+        raise BadExpectation(f"{text!r}: a count is a whole number, not {number}")
+    low, high = _LIMITS[parsed["relation"]](int(number))
+    method = None if name in COUNTS else name
+    names = () if variable is None else (variable,)
+    try:
+        return Expectation(what, low, high, kind, method, names, None, per_step, text.strip())
+    except ValueError as error:
+        raise BadExpectation(f"{text!r}: {error}") from None
+
+
+# The verdicts.
 
 
 class Verdict(NamedTuple):

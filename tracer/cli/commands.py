@@ -276,13 +276,13 @@ def check(
     The exit status is 0 if all holds, 1 if not, 2 for a mistake in the command.
     An incomplete trace does not pass.
     """
-    from tracer.check import expectation, verdicts
+    from tracer.check import verdicts
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
     needed = findings or not expect
     own, ignored = verdicts.from_project(Path.cwd()) if needed else ([], [])
-    wanted = list(map(expectation.read, expect or ())) or own
+    wanted = list(map(verdicts.read, expect or ())) or own
     if not wanted and findings is None:
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"

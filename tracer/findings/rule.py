@@ -10,7 +10,7 @@ The rules are in the other modules of this package, which imports them. A rule r
 trace shows. On an incomplete trace, rules on what did *not* happen are silent. No TensorFlow.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any, Literal, get_args
@@ -53,23 +53,6 @@ Need = Literal["complete", "finished", "effects known", "steps", "steps known"]
 """A condition for a rule: the trace is complete; it is not of a program that may run on; no note
 says that effects are unknown; the optimizer made a step; the step of each update is known."""
 
-Failed = Literal[
-    "few updates",
-    "many updates",
-    "few executions",
-    "many executions",
-    "few steps",
-    "many steps",
-    "unchanged",
-    "not_finite",
-    "calls",
-]
-"""A failed expectation that a finding can explain. Executions are of an apply method, steps of a
-step method."""
-
-FEW: tuple[Failed, ...] = ("few updates", "few executions")
-MANY: tuple[Failed, ...] = ("many updates", "many executions")
-
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
     "finished": lambda summary: summary.trace.finished,
@@ -93,8 +76,6 @@ class Rule:
     explanation: str
     """When the rule reports a case and when not, and other severities of a case."""
     needs: tuple[Need, ...] = ()
-    explains: tuple[Failed, ...] = ()
-    """The failed expectations that a case may explain."""
 
     @property
     def advices(self) -> dict[str, str]:
@@ -215,11 +196,9 @@ def findings(trace: Trace) -> list[Finding]:
     return list(trace.derived(_found))
 
 
-def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
-    """Return the findings on these root optimizers that can explain a `failed` expectation."""
-    known = trace.derived(_found)
-    codes = {rule.code for rule in RULES if failed in rule.explains}
-    return [each for each in known if each.code in codes and not known[each].isdisjoint(roots)]
+def findings_on(trace: Trace, root: int) -> list[Finding]:
+    """Return the findings on this root optimizer."""
+    return [finding for finding, roots in trace.derived(_found).items() if root in roots]
 
 
 def _found(trace: Trace) -> dict[Finding, set[int]]:

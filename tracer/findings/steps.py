@@ -12,8 +12,6 @@ from math import gcd
 from msgspec import structs
 
 from tracer.findings.rule import (
-    FEW,
-    MANY,
     MAX_NAMES,
     Case,
     Severity,
@@ -73,7 +71,6 @@ _SCALES = {
         "which model an optimizer trains."
     ),
     needs=("steps", "complete"),
-    explains=FEW,
 )
 def never_passed(summary: Summary) -> Iterator[Case]:
     thawed = (
@@ -112,7 +109,6 @@ def _names(summary: Summary, records: Iterable[NotUpdated]) -> list[str]:
         "kept. Info if there are several optimizers, as in a GAN."
     ),
     needs=("steps",),
-    explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     roots = {optimizer.root for optimizer in summary.trace.optimizers}
@@ -337,7 +333,6 @@ _REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing)
         "apply_gradients (Keras 3: `apply`) raised an error, while it ran or while a graph "
         "was traced. Info if training went on, or if the program caught the error and ended well."
     ),
-    explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
@@ -371,7 +366,6 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
         "steps were skipped, or so many in a row that the scale would fall below 1."
     ),
     needs=("complete",),
-    explains=FEW,
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     skips = skipped(summary)
@@ -511,7 +505,6 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
         "info, as for a smaller last batch. The first graph of a function that makes variables "
         "never runs, and does not count. On JAX the step is approximate."
     ),
-    explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
     for rows in _by_function(summary):
@@ -573,7 +566,6 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
         "has ended."
     ),
     needs=("complete", "finished"),
-    explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False

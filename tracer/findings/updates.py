@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tracer.findings.rule import (
-    FEW,
-    MANY,
     Case,
     Severity,
     names_in_short,
@@ -68,7 +66,6 @@ _BASES = {
         "before training. Silent if the class also defines the right method, or calls "
         "this one."
     ),
-    explains=FEW,
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
     for optimizer, own in summary.evidence(OverrideUnreached):
@@ -136,7 +133,6 @@ def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> tuple[int, ...
         "Python name. An update by a gradient of 0 is an assignment too, and is not reported. Seen "
         "while TensorFlow traces a graph; in eager mode, effects show the variable as unchanged."
     ),
-    explains=("few updates", "unchanged"),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
     trace = summary.trace
@@ -174,7 +170,6 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
         "held NaN or infinity; if that is the first observed step, the weight may have "
         "held it before."
     ),
-    explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
     seen = [effect for effect in summary.effects if effect.what == "not_finite" and effect.total]
@@ -230,7 +225,6 @@ LAST_SHARE = 4
         "error if no variable ever changed."
     ),
     needs=("complete", "effects known"),
-    explains=("unchanged",),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     end = _first_step([effect for effect in summary.effects if effect.what == "not_finite"])
@@ -315,7 +309,6 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[tuple[int, ...], int, i
         "Silent if a variable has one copy (`ParameterServerStrategy`, `ZeroRedundancyOptimizer`)."
     ),
     needs=("complete",),
-    explains=(*FEW, *MANY),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
     if len(summary.replicas) < 2 or _one_copy(summary):
@@ -366,7 +359,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         "variables are not passed, and not reported."
     ),
     needs=("complete",),
-    explains=FEW,
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     by = skipper(summary.optimizers) or "the loss scale"
@@ -418,7 +410,6 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
         "step on, see updates-stopped. Frozen variables are not passed, and not reported."
     ),
     needs=("complete",),
-    explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
     of_graph = any(optimizer.kind == "v1" for optimizer in summary.optimizers)
@@ -485,7 +476,6 @@ _requests_or_updates = counting(["request", "update"])
         "passed, as after freezing."
     ),
     needs=("complete",),
-    explains=FEW,
 )
 def stopped(summary: Summary) -> Iterator[Case]:
     every = [
@@ -569,7 +559,6 @@ def _silence(summary: Summary, pattern: Pattern, replica: int) -> str:
         "Within one step and replica; each member of a `jax.vmap` counts alone. Two calls "
         "of apply_gradients are two steps."
     ),
-    explains=MANY,
 )
 def updated_twice(summary: Summary) -> Iterator[Case]:
     by_members = any(summary.evidence(SharedByMembers))  # of a `vmap`, each once
@@ -608,7 +597,6 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         "was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` "
         "cause this. A gradient that the loss made dense is not reported."
     ),
-    explains=(*FEW, *MANY),
 )
 def densified(summary: Summary) -> Iterator[Case]:
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])

@@ -10,15 +10,13 @@ something.
 import atexit
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 from tracer.api import Recording, record, recording_of
-from tracer.check import failure
-from tracer.check.expectation import METHODS, Expectation
-from tracer.check.failure import runs_for_all
+from tracer.check import expectation
+from tracer.check.expectation import METHODS, Expectation, Quantity, runs_for_all
 from tracer.errors import UnknownName, unknown_name
 from tracer.model.trace import Trace
 from tracer.testing.objects import (
@@ -26,7 +24,6 @@ from tracer.testing.objects import (
     indices,
     indices_of,
     names_of,
-    read_once,
     targets_of,
     why_unknown,
 )
@@ -35,7 +32,6 @@ Check = Callable[[Trace], str]
 """Returns why a trace is not as expected; empty if it is."""
 
 __tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
-
 
 never_begun: dict[object, tuple[str, int, str]] = {}
 """The assertions whose blocks have not begun: the file and line of each, and what to say of it."""
@@ -59,11 +55,16 @@ class Assertion:
             from tracer.hooks.family import kind_to_trace
 
             kind_to_trace(optimizer)
+        function, caller = sys._getframe(1).f_code.co_name, sys._getframe(2)
+        never_begun[self] = (
+            caller.f_code.co_filename,
+            caller.f_lineno,
+            f"tracer.{function}() asserts nothing: write `with tracer.{function}(...):` above the "
+            "code that trains",
+        )
         self._check = check
         self._block = record() if optimizer is None else recording_of(optimizer)
         self._recording = Recording()
-        self._key = object()
-        never_begun[self._key] = _made()
 
     @property
     def trace(self) -> Trace:
@@ -72,7 +73,7 @@ class Assertion:
 
     def __enter__(self) -> "Assertion":
         __tracebackhide__ = True
-        never_begun.pop(self._key, None)
+        never_begun.pop(self, None)
         self._recording = self._block.__enter__()
         return self
 
@@ -82,24 +83,10 @@ class Assertion:
         if exception[0] is None and (message := self.check(self.trace)):
             raise AssertionError(message)
 
-    def end(self) -> None:
-        """End the block without asserting anything."""
-        self._block.__exit__(None, None, None)
-
     def check(self, trace: Trace) -> str:
         """Why a trace is not as expected; empty if it is."""
-        never_begun.pop(self._key, None)
+        never_begun.pop(self, None)
         return self._check(trace)
-
-
-def _made() -> tuple[str, int, str]:
-    """The line of the program that makes an assertion, and the text if its block never begins."""
-    frame: FrameType | None = sys._getframe(1)
-    function = ""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
-        function, frame = f"tracer.{frame.f_code.co_name}", frame.f_back
-    text = f"{function}() asserts nothing: write `with {function}(...):` above the code that trains"
-    return (frame.f_code.co_filename, frame.f_lineno, text) if frame else ("", 0, text)
 
 
 def assert_updates(
@@ -126,7 +113,7 @@ def assert_updates(
     updates that count.
 
     Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
-    expected and the actual numbers, the variables and steps that differ, and the likely cause.
+    expected and the actual numbers, the variables and steps that differ, and the findings on them.
 
     >>> import tensorflow as tf, tracer
     >>> weight = tf.Variable([1.0])
@@ -176,9 +163,8 @@ def assert_executions(
     ...     for _ in range(10):
     ...         run()
     """
-    limits = _limits("assert_executions", method, count, at_least, at_most)
-    expected = Expectation("executions", *limits, None, method, names_of(variable), None, per_step)
-    return Assertion(optimizer, _check([expected], variable))
+    limits = count, at_least, at_most
+    return Assertion(optimizer, _of_method("executions", method, limits, variable, per_step))
 
 
 def assert_calls(
@@ -206,9 +192,7 @@ def assert_calls(
     ...     for _ in range(10):
     ...         run()
     """
-    limits = _limits("assert_calls", method, count, at_least, at_most)
-    expected = Expectation("calls", *limits, None, method, names_of(variable))
-    return Assertion(optimizer, _check([expected], variable))
+    return Assertion(optimizer, _of_method("calls", method, (count, at_least, at_most), variable))
 
 
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
@@ -232,13 +216,13 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
             f"{model_or_variables!r}: a name does not say which variables there should be"
         )
 
-    given = read_once(model_or_variables)
+    given = _read_once(model_or_variables)
 
     def check(trace: Trace) -> str:
         targets = targets_of(trace, given, weights=True)
         if text := _unknown(trace, Expectation("updates", 1, None), targets, given):
             return text
-        return failure.never_updated(trace, [(each.name, each.index) for each in targets])
+        return expectation.never_updated(trace, [(each.name, each.index) for each in targets])
 
     return Assertion(optimizer, check)
 
@@ -256,18 +240,18 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     >>> with tracer.assert_never_updated(frozen):
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
-    given = read_once(variables)
+    given = _read_once(variables)
 
     def check(trace: Trace) -> str:
         targets = targets_of(trace, given)
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = tuple(dict.fromkeys(names))
         expected = Expectation("updates", 0, 0, names=named, rows=indices(targets))
-        text = _unknown(trace, expected, targets, given) or failure.failure(trace, [expected])
+        text = _unknown(trace, expected, targets, given) or expectation.failure(trace, [expected])
         if text or trace.updates():
             return text
         why = "nothing at all was updated, which proves nothing"
-        return failure.unknown(trace, [expected], why)
+        return expectation.unknown(trace, [expected], why)
 
     return Assertion(optimizer, check)
 
@@ -303,6 +287,11 @@ def expect_updates(
 # Checks.
 
 
+def _read_once(given: Any) -> Any:
+    """`given`, as a list if it can be read only once."""
+    return list(given) if isinstance(given, Iterator) else given
+
+
 def _check(expected: Sequence[Expectation], variable: object) -> Check:
     """The check of expectations; it fails for a variable that the trace lacks."""
 
@@ -310,13 +299,13 @@ def _check(expected: Sequence[Expectation], variable: object) -> Check:
         method = expected[0].method
         if variable is not None and runs_for_all(trace, method):
             why = f"{method} runs once for all variables: use assert_updates"
-            return failure.unknown(trace, expected, why)
+            return expectation.unknown(trace, expected, why)
         try:
             rows = None if variable is None else indices_of(trace, variable)
         except UnknownName as error:
             why = "no such variable was passed"
-            return failure.unknown(trace, expected, why, error.instead)
-        return failure.failure(trace, [replace(each, rows=rows) for each in expected])
+            return expectation.unknown(trace, expected, why, error.instead)
+        return expectation.failure(trace, [replace(each, rows=rows) for each in expected])
 
     return check
 
@@ -326,18 +315,24 @@ def _unknown(trace: Trace, expected: Expectation, targets: Sequence[Target], giv
     why, instead = why_unknown(trace, targets, given)
     if trace.complete and not targets:
         why = "there is no variable"
-    return failure.unknown(trace, [expected], why, instead) if why else ""
+    return expectation.unknown(trace, [expected], why, instead) if why else ""
 
 
-def _limits(
-    function: str, method: str, count: int | None, at_least: int | None, at_most: int | None
-) -> tuple[int | None, int | None]:
-    """The limits of the count of a method, which must be known."""
+def _of_method(
+    what: Quantity,
+    method: str,
+    limits: tuple[int | None, int | None, int | None],
+    variable: object,
+    per_step: bool = False,
+) -> Check:
+    """The check of the count of a method, which must be known."""
     if method not in METHODS:
         raise unknown_name("method", method, METHODS, "tracer counts")
-    if count is not None and (at_least, at_most) != (None, None):
-        raise TypeError(f"{function}() takes a count or limits (at_least=, at_most=), not both")
-    limits = (at_least, at_most) if count is None else (count, count)
-    if limits == (None, None):
-        raise TypeError(f"{function}() needs a count, at_least= or at_most=")
-    return limits
+    count, *others = limits
+    if count is not None and others != [None, None]:
+        raise TypeError(f"assert_{what}() takes a count or limits (at_least=, at_most=), not both")
+    low, high = others if count is None else (count, count)
+    if low is None and high is None:
+        raise TypeError(f"assert_{what}() needs a count, at_least= or at_most=")
+    expected = Expectation(what, low, high, None, method, names_of(variable), None, per_step)
+    return _check([expected], variable)

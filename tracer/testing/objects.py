@@ -110,31 +110,16 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
     return frozenset(target.index for target in targets if target.index is not None)
 
 
-def each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model, variable or name in `given`, also in nested lists."""
-    shards = shards_of(given)
-    is_one = hasattr(given, "dtype") or isinstance(given, str) or _own(given) is not None
-    if is_one and not shards:
+def variables_in(given: Any, weights: bool) -> Iterator[Any]:
+    """Yield the variables in `given`, also of models, layers and nested lists; names stay names."""
+    own = shards_of(given) or _own(given, weights)
+    if own is not None:
+        yield from own
+    elif hasattr(given, "dtype") or isinstance(given, str):
         yield given
     else:
-        for item in shards or given:
-            yield from each_given(item)
-
-
-def read_once(given: Any) -> Any:
-    """`given`, with its items in a list if they can be read only once, as those of a generator."""
-    if isinstance(given, Iterator):
-        given = list(given)
-    return list(map(read_once, given)) if type(given) is list else given
-
-
-def variables_in(given: Any, weights: bool) -> list[Any]:
-    """The variables in `given`, including those of models and layers; a name stays a name."""
-    variables: list[Any] = []
-    for item in each_given(given):
-        own = _own(item, weights)
-        variables += [item] if own is None else own
-    return variables
+        for item in given:
+            yield from variables_in(item, weights)
 
 
 def _own(given: Any, weights: bool = False) -> Iterable[Any] | None:
