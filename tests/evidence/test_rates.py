@@ -12,7 +12,7 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 import tracer
 from tracer.evidence.rates import MOST, _Values
 from tracer.model.evidence import Iterations
-from tracer.model.facts import sentences_on
+from tracer.model.phrases import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
 

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 import tracer
 from tracer.model.evidence import GradientsAdded, StateRenewed
-from tracer.model.facts import sentences_on, why_not
 from tracer.model.merge import combine
 from tracer.model.names import distinct
+from tracer.model.phrases import sentences_on, why_not
 from tracer.model.records import (
     Block,
     Calls,

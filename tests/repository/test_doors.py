@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 LIMITS = {
-    "report": 17,
-    "page": 20,
-    "check that fails": 19,
+    "report": 16,
+    "page": 18,
+    "check that fails": 18,
     "diff": 10,
-    "assertion that fails": 47,
+    "assertion that fails": 44,
 }
 
 CODE = """

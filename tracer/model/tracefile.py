@@ -27,6 +27,8 @@ other change needs a new version, and `decode` refuses other versions than its o
 import hashlib
 import os
 import re
+import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -36,7 +38,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from tracer import files
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import launches
 from tracer.model.merge import merge
@@ -222,7 +223,7 @@ def save(data: TraceData, path: Path) -> None:
     {'jax': '0.7'}
     """
     with refused(path, "written"):
-        files.write(path, encode(data))
+        write(path, encode(data))
 
 
 @contextmanager
@@ -297,3 +298,35 @@ def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
     trace = load(path)
     return merge([trace]) if is_one_of_several(trace) and not trace.data.parts else trace
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write `content` to `path`: completely, or the old content is kept.
+
+    A link stays a link; a device such as /dev/null, or a pipe, is not replaced by a file.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    try:
+        _replace(Path(os.path.realpath(path)), content)
+    except OSError as error:
+        error.filename = str(path)  # instead of the temporary file's
+        raise
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically, through a temporary file next to it."""
+    temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

@@ -12,18 +12,19 @@ from typing import Any, Literal, NamedTuple, get_args
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import counts as measures
-from tracer.model.facts import layers_of, standing
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     NO_GRADIENT,
     NOTHING_PASSED,
     SET_TO_ZERO,
     class_of,
+    layers_of,
     not_applied,
     program_lines,
     reason,
     replica_ids,
     replica_noun,
+    standing,
     steps_label,
 )
 from tracer.model.records import Line

@@ -17,13 +17,12 @@ from typing import Literal, TextIO
 import msgspec
 from rich.console import Console
 
-from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
 from tracer.findings.rule import findings
 from tracer.layout import Figure
-from tracer.model import facts
-from tracer.model.phrases import endings
+from tracer.model.phrases import endings, rates_of, sentences_on
 from tracer.model.trace import Trace
+from tracer.model.tracefile import write
 from tracer.reporters import columns, text
 from tracer.reporters.columns import WHOLE, By, Part
 from tracer.reporters.text import answer, question
@@ -61,7 +60,7 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
     if output is None:
         print_text(render)
     else:
-        files.write(output, _encodable(render(None, False), "utf-8").encode())
+        write(output, _encodable(render(None, False), "utf-8").encode())
         print(f"tracer: wrote {output}", file=sys.stderr)
 
 
@@ -155,7 +154,7 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                 "made": summary.optimizers[0].made,
                 "nested": [each.class_name for each in summary.optimizers[1:]],
                 "steps": summary.steps,
-                "facts": facts.sentences_on(summary),
+                "facts": sentences_on(summary),
                 "rates": [
                     {
                         "what": rate.what,
@@ -165,7 +164,7 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                         "runs": [*map(msgspec.structs.asdict, rate.runs)],
                         "not_finite": rate.not_finite,
                     }
-                    for rate in facts.rates_of(summary)
+                    for rate in rates_of(summary)
                 ],
                 "evidence": msgspec.to_builtins(summary.optimizers[0].evidence),
                 "tables": {table.by: _records(table) for table in tables},

@@ -12,16 +12,18 @@ from tracer import layout
 from tracer.errors import shown
 from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
-from tracer.model import counts as measures, facts
+from tracer.model import counts as measures
 from tracer.model.evidence import NoStep
 from tracer.model.phrases import (
     class_of,
     endings,
     never_reached,
+    no_steps,
     program_lines,
     reason,
     replica_noun,
     runs,
+    sentences_on,
 )
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import (
@@ -172,13 +174,13 @@ def sentences(
     for summary in summaries:
         if roots is not None and summary.root not in roots:
             continue
-        said = [shown(facts.no_steps(summary))]
+        said = [shown(no_steps(summary))]
         if summary.steps or (summary.methods and not any(summary.evidence(NoStep))):
             made = f" ({shown(lines[summary.root])})" if summary.root in lines else ""
             name = f"{shown(summary.optimizers[0].name)}{made}: " if len(summaries) > 1 else ""
             unreached = never_reached(summary) if summary.dialect.apply_methods else []
             said = [name + " ".join([*unreached, *_executions(summary)]), _calls(summary)]
-        found.append((said, facts.sentences_on(summary)))
+        found.append((said, sentences_on(summary)))
     return found or [(["No optimizer was traced.", "So there is nothing to count."], [])]
 
 

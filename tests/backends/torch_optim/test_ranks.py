@@ -8,7 +8,7 @@ import pytest
 from support import ranks
 
 import tracer
-from tracer.model.facts import sentences_on
+from tracer.model.phrases import sentences_on
 from tracer.model.trace import summaries_of
 
 pytest.importorskip("torch")  # which other processes import

@@ -9,7 +9,7 @@ import torch
 
 import tracer
 from tracer.model.evidence import Iterations
-from tracer.model.facts import sentences_on
+from tracer.model.phrases import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
 
