@@ -11,8 +11,9 @@ import tracer
 from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.verdicts import read
+from tracer.findings.steps import steps_skipped
 from tracer.model.counts import updates
-from tracer.model.phrases import Skips, endings, every, reason, skipped
+from tracer.model.phrases import endings, every, reason
 from tracer.model.records import Program, Setting
 from tracer.model.timeline import Run
 from tracer.model.trace import Summary, summaries_of
@@ -160,31 +161,37 @@ def test_every_nth_step_up_to_the_end(steps: int, updated: list[Run], nth: int) 
 @pytest.mark.parametrize(
     ("updated", "settings", "expected"),
     [
-        ([Run(1, 1, 40)], {}, None),
-        ([Run(3, 1, 30), Run(36, 1, 5)], {}, (5, 1, (33, 35), False)),
-        ([Run(16, 1, 25)], {}, (15, 1, (1, 15), False)),  # as often a scale of 2**15 halves
-        ([Run(17, 1, 24)], {}, (16, 1, (1, 16), True)),
-        ([Run(4, 1, 37)], {"initial_scale": 4.0}, (3, 1, (1, 3), True)),
-        ([], {}, (40, 1, (1, 40), True)),
+        ([Run(1, 1, 40)], {}, ""),
+        (
+            [Run(3, 1, 30), Run(36, 1, 5)],
+            {},
+            "5 steps of 40: the first is step 1, up to 3 in a row, steps 33 to 35",
+        ),
+        (
+            [Run(16, 1, 25)],
+            {},
+            "15 steps of 40: all in a row, steps 1 to 15",
+        ),  # as often a scale of 2**15 halves
+        ([Run(17, 1, 24)], {}, "16 steps of 40: all in a row, steps 1 to 16, hopeless"),
+        (
+            [Run(4, 1, 37)],
+            {"initial_scale": 4.0},
+            "3 steps of 40: all in a row, steps 1 to 3, hopeless",
+        ),
+        ([], {}, "40 steps of 40: all in a row, steps 1 to 40, hopeless"),
+        ([Run(9, 1, 4)], {"grad_scaler": False}, ""),
     ],
 )
 def test_what_a_loss_scale_skipped(
-    updated: list[Run],
-    settings: dict[str, Setting],
-    expected: tuple[int, int, tuple[int, int], bool] | None,
+    updated: list[Run], settings: dict[str, Setting], expected: str
 ) -> None:
-    summary = _summary(40, *updated, grad_scaler=True, **settings)
-    scale = summary.optimizers[0]
-    found = None
-    if expected is not None:
-        number, first, longest, hopeless = expected
-        found = Skips(number, first, longest, scale, hopeless)
-    assert skipped(summary) == found
-
-
-def test_nothing_is_skipped_without_a_loss_scale_or_steps() -> None:
-    assert skipped(_summary(40, Run(9, 1, 4))) is None
-    assert skipped(summaries_of(traces.no_steps())[0]) is None
+    summary = _summary(40, *updated, **{"grad_scaler": True, **settings})
+    said = [
+        case.text.replace(" were skipped by GradScaler", "").rstrip(".")
+        + ", hopeless" * (case.severity == "warning")
+        for case in steps_skipped.cases(summary)
+    ]
+    assert said == [expected][: bool(expected)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ repeatedly.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from math import gcd
+from math import ceil, gcd, log2
 
 from msgspec import structs
 
@@ -41,7 +41,6 @@ from tracer.model.phrases import (
     class_of,
     has_ended,
     reason,
-    skipped,
     skipper,
 )
 from tracer.model.records import Graph, NotUpdated
@@ -368,30 +367,42 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
     needs=("complete",),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
-    skips = skipped(summary)
-    if skips is None:
+    scale = next((each for each in summary.optimizers if skipper([each])), None)
+    accumulates = accumulated_steps(summary.optimizers) > 1
+    reached = accumulations(summary) if accumulates else updates
+    if scale is None or reached is None or not summary.asked_on or summary.step_unknown(reached):
         return
-    by, number = skipper(summary.optimizers), skips.number
-    first, last = skips.longest
-    row = f"in a row, steps {first:,} to {last:,}"
-    which = f"the first is step {skips.first:,}" if number > 1 else f"step {first:,}"
-    if number > 1 == number - (last - first):
-        which = f"all {row}"
-    elif last > first:
-        which += f", up to {last - first + 1:,} {row}"
-    scale, fell = skips.by.settings.get("dynamic_scale"), ""
-    if skips.hopeless and isinstance(scale, int | float) and scale < 1:  # Keras 3 has no limit
-        fell = f"; the scale has fallen to {scale:g}: at 0, a finite gradient makes the weights NaN"
+    replica = summary.asked_on[0]  # a loss scale decides for all replicas
+    timeline, steps = summary.timeline(reached, replica=replica), summary.steps_on[replica]
+    streaks = [(first, last) for first, last, made in timeline.spans() if not any(made)]
+    if not streaks:
+        return
+    by, number, begin = skipper(summary.optimizers), timeline.spread[(0,)], streaks[0][0]
+    first, last = max(streaks, key=lambda each: each[1] - each[0])
+    longest = last - first + 1
+    which = f"the first is step {begin:,}" if number > 1 else f"step {first:,}"
+    if number > 1 == len(streaks):
+        which = f"all in a row, steps {first:,} to {last:,}"
+    elif longest > 1:
+        which += f", up to {longest:,} in a row, steps {first:,} to {last:,}"
+    known = (scale.settings.get("initial_scale"), _FIRST_SCALE)
+    initial = next(each for each in known if isinstance(each, int | float) and each >= 1)
+    # No scale helps: the gradients are inf or NaN at any, down to 1.
+    hopeless = longest > ceil(log2(initial)) or longest == steps
+    now, fell = scale.settings.get("dynamic_scale"), ""
+    if hopeless and isinstance(now, int | float) and now < 1:  # Keras 3 has no limit
+        fell = f"; the scale has fallen to {now:g}: at 0, a finite gradient makes the weights NaN"
     yield Case(
-        f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
-        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}: {which}"
-        f"{fell}.",
+        f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
+        f"{plural(number, 'was', 'were')} skipped by {by}: {which}{fell}.",
         _OTHERS.get(by, _GOES_ON).format(summary.dialect.find_nan),
-        "warning" if skips.hopeless else "info",
-        step=skips.first,
+        "warning" if hopeless else "info",
+        step=begin,
     )
 
 
+_FIRST_SCALE = 2**15
+"""The initial loss scale of TensorFlow and Keras, unless set."""
 _GOES_ON = (
     "If it goes on, look for the layer that gives inf or NaN: {}, a lower learning rate, that "
     "layer in float32."
@@ -424,7 +435,7 @@ _OTHERS = {
 def gradients_left(summary: Summary) -> Iterator[Case]:
     for _, passes in summary.evidence(GradientsLeft):
         yield _passes_left(summary, passes)
-    every, reached = accumulated_steps(summary), accumulations(summary)
+    every, reached = accumulated_steps(summary.optimizers), accumulations(summary)
     if every < 2 or reached is None or summary.step_unknown(reached):
         return
     replica = summary.replicas[0]

@@ -388,7 +388,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step with a gradient for these variables."""
-    scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary) == 1
+    scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary.optimizers) == 1
     asked = counting(["request"], variable=pattern.variables[0])
     in_steps = summary.spread(updates, asked)
     return scaled and not summary.step_unknown(updates) and not any(map(all, in_steps))

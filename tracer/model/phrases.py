@@ -6,12 +6,10 @@ made no step; its own count of steps, backward passes, learning rates and weight
 variables it does not update, and why; who else updates them. No TensorFlow.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import takewhile
-from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import counts as measures
@@ -157,7 +155,7 @@ def reason(summary: Summary) -> str:
 
 def not_applied(summary: Summary) -> str:
     """Why steps that got gradients updated nothing, as is no fault; empty if unknown."""
-    by, number = skipper(summary.optimizers), accumulated_steps(summary)
+    by, number = skipper(summary.optimizers), accumulated_steps(summary.optimizers)
     accumulated = first_true(
         (number > 1, f"accumulated over {number:,} steps"),
         (summary.total(measures.discarded), "accumulated"),
@@ -172,45 +170,7 @@ def not_applied(summary: Summary) -> str:
     )
 
 
-# Loss scales.
-
-
-class Skips(NamedTuple):
-    """The steps skipped by a loss scale."""
-
-    number: int
-    first: int
-    longest: tuple[int, int]
-    """The first and last step of the longest streak."""
-    by: Optimizer
-    hopeless: bool
-    """Whether no loss scale can help: gradients are infinite or NaN at any scale."""
-
-
-_FIRST_SCALE = 2**15
-"""The initial loss scale of TensorFlow and Keras, unless set."""
-
-
-def skipped(summary: Summary) -> Skips | None:
-    """The steps that a loss scale skipped; None if none, or if unknown."""
-    scale = next((each for each in summary.optimizers if skipper([each])), None)
-    reached = accumulations(summary) if accumulated_steps(summary) > 1 else updates
-    if scale is None or not (summary.trace.complete and summary.steps and summary.asked_on):
-        return None
-    if reached is None or summary.step_unknown(reached):
-        return None
-    replica = summary.asked_on[0]  # a loss scale decides for all replicas
-    timeline = summary.timeline(reached, replica=replica)
-    streaks = [(first, last) for first, last, made in timeline.spans() if not any(made)]
-    if not streaks:
-        return None
-    longest = max(streaks, key=lambda each: each[1] - each[0])
-    in_a_row = longest[1] - longest[0] + 1
-    scales = (scale.settings.get("initial_scale"), _FIRST_SCALE)
-    initial = next(each for each in scales if isinstance(each, int | float) and each >= 1)
-    halvings = math.ceil(math.log2(initial))  # down to 1
-    hopeless = in_a_row > halvings or in_a_row == summary.steps_on[replica]
-    return Skips(timeline.spread[(0,)], streaks[0][0], longest, scale, hopeless)
+# Loss scales and accumulation.
 
 
 def skipper(optimizers: Iterable[Optimizer]) -> str:
@@ -225,14 +185,10 @@ def skipper(optimizers: Iterable[Optimizer]) -> str:
     return ""
 
 
-def accumulated_steps(summary: Summary) -> int:
-    """How many steps of gradients the optimizer accumulates."""
-    return max(map(_accumulated, summary.optimizers), default=1)
-
-
-def _accumulated(optimizer: Optimizer) -> int:
-    setting = optimizer.settings.get("gradient_accumulation_steps")
-    return setting if isinstance(setting, int) else 1
+def accumulated_steps(optimizers: Iterable[Optimizer]) -> int:
+    """How many steps of gradients one of the optimizers accumulates."""
+    settings = [each.settings.get("gradient_accumulation_steps") for each in optimizers]
+    return max((number for number in settings if isinstance(number, int)), default=1)
 
 
 def accumulations(summary: Summary) -> measures.Measure | None:
@@ -248,11 +204,10 @@ def accumulations(summary: Summary) -> measures.Measure | None:
 
     def reached(block: Block) -> int:
         steps = (entry for entry in block.entries if entry.role == "step")  # by each step method
-        kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
+        kept = (e.times for e in steps if accumulated_steps([optimizers[e.optimizer]]) > 1)
         return max(kept, default=0)
 
-    known = summary.total(reached) or not summary.total(updates)
-    return reached if known and accumulated_steps(summary) > 1 else None
+    return reached if summary.total(reached) or not summary.total(updates) else None
 
 
 _computed = measures.counting(["update", "discarded"], None)
