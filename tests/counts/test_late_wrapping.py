@@ -7,6 +7,7 @@ variable must be true in any case.
 """
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -231,13 +232,14 @@ def test_unwrapped_functions_can_be_traced_again(
     assert Counter(ops) == Counter(op.type for op in fresh)
 
 
+@pytest.mark.parametrize("name", [None, "train"])
 @pytest.mark.parametrize("kind", ["v1", "legacy"], indirect=True)
-def test_wrapped_after_the_train_op(kind: str) -> None:
-    """A train op of a session that was built before."""
+def test_wrapped_after_the_train_op(kind: str, name: str | None) -> None:
+    """A train op of a session that was built before, under whichever name."""
     with tf.Graph().as_default():
         optimizer = ODOMETERS[kind]()
         kernel = v1.get_variable("kernel", (2, 2), initializer=v1.zeros_initializer())
-        train = optimizer.apply_gradients([(tf.ones((2, 2)), kernel)])
+        train = optimizer.apply_gradients([(tf.ones((2, 2)), kernel)], name=name)
         tracer.wrap(optimizer)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
@@ -245,9 +247,34 @@ def test_wrapped_after_the_train_op(kind: str) -> None:
             session.run(train)
             shown = reading(session.run(kernel))
         assert shown == Reading(2)
-        assert_right_or_incomplete(
-            tracer.trace_of(optimizer), {"kernel": kernel}, {"kernel": shown}
-        )
+        trace = tracer.trace_of(optimizer)
+        assert not trace.complete
+        assert_right_or_incomplete(trace, {"kernel": kernel}, {"kernel": shown})
+
+
+def test_wrapped_after_a_named_step_in_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ops have the name of the call; those of a traced optimizer are left to it."""
+    weight = tf.Variable(0.0)
+    first, second = (v1.train.GradientDescentOptimizer(-1.0, name=n) for n in ("first", "second"))
+    # Out of reach of the search in a function's code.
+    monkeypatch.setattr(sys, "tracer_hidden", {1: first, 2: second}, raising=False)
+
+    def function_of(number: int, **name: str) -> Any:
+        def step() -> None:
+            hidden = vars(sys)["tracer_" + "hidden"]
+            hidden[number].apply_gradients([(tf.constant(1.0), weight)], **name)
+
+        return tf.function(step).get_concrete_function()
+
+    tracer.wrap(first)
+    early = function_of(1)
+    late = function_of(2, name="train")
+    tracer.wrap(second)
+    for function in (early, late, late):
+        function()
+    assert weight.numpy() == 3
+    assert tracer.trace_of(first).updates() == 1 and tracer.trace_of(first).complete
+    assert tracer.trace_of(second).updates() == 0 and not tracer.trace_of(second).complete
 
 
 # Unwrapped and wrapped again.

@@ -36,6 +36,7 @@ from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
 from tracer.core.patches import Patch
 from tracer.core.reachable import held_by, reachable
+from tracer.core.registry import bindings
 from tracer.kinds import kind_of
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
@@ -74,8 +75,8 @@ class StaleFunctions(late_wrap.StaleFunctions):
         self.begin(late.number, late.optimizer)
         any_function = functions_alive()[0] or graphs_being_traced()
         handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
-        scope = late.name if late.kind.name == "v1" else ""
-        users = {id(each): each for each in _users_of(late.optimizer, handles, scope)}
+        is_update = _updates_by(late.name) if late.kind.name == "v1" else None
+        users = {id(each): each for each in _users_of(late.optimizer, handles, is_update)}
         stale = {
             key: function
             for key, function in users.items()
@@ -98,7 +99,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 again.append(compat.function_name(graphs[0]))
         self.retraced(late.name, again)
         for graph in graphs_being_traced():
-            if _uses(graph, written_so_far(graph), handles, scope):
+            if _uses(graph, written_so_far(graph), handles, is_update):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), unseen=True)
         if _in_session_graph(late):
@@ -129,16 +130,18 @@ def _watch(function: Any, called: Callable[[], None]) -> None:
     Patch(function, "_captured_inputs", ours, "to see calls that are not counted", "gone").put_in()
 
 
-def _users_of(optimizer: Any, handles: Collection[int], scope: str) -> Iterator[Any]:
+def _users_of(
+    optimizer: Any, handles: Collection[int], is_update: Callable[[Any], bool] | None
+) -> Iterator[Any]:
     """Yield the living concrete functions that use an optimizer, some perhaps twice.
 
     A function uses it if its graph writes to one of `handles`, the optimizer's own variables (its
     iterations, a slot variable), or if its Python code reaches the optimizer and its graph writes
-    to any variable, or, for a v1 optimizer, if its ops have the optimizer's name, `scope`.
+    to any variable, or, for a v1 optimizer, if an op `is_update`.
     """
     concretes, polymorphics = functions_alive()
     for concrete in concretes:
-        if _uses(concrete.graph, written_by(concrete.graph), handles, scope):
+        if _uses(concrete.graph, written_by(concrete.graph), handles, is_update):
             yield concrete
     for function in polymorphics:
         for concrete in concrete_functions(function):
@@ -159,20 +162,35 @@ def _optimizers_in(code: Any) -> frozenset[int]:
     return frozenset(id(each) for each in (*held, *owners) if kind_of(type(each)) is not None)
 
 
-def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
-    """True if a graph writes to one of `handles`, or has update ops under `scope`, if given."""
-    by_name = _updates_by(scope)
-    return not written.captured.isdisjoint(handles) or bool(
-        scope and any(by_name.search(op.name) for op in ops_in(graph))
-    )
+def _uses(
+    graph: Any, written: Written, handles: Collection[int], is_update: Callable[[Any], bool] | None
+) -> bool:
+    """True if a graph writes to one of `handles`, or an op of it is such an update."""
+    if not written.captured.isdisjoint(handles):
+        return True
+    return is_update is not None and any(map(is_update, ops_in(graph)))
 
 
-def _updates_by(name: str) -> re.Pattern[str]:
-    """A pattern in the names of the ops by which an optimizer of this name updates.
+def _updates_by(name: str) -> Callable[[Any], bool]:
+    """Make the test whether an op in a graph is an update by an optimizer of this name.
 
-    A loss scale around it adds to its name (`training/experimental/loss_scale_optimizer.py`).
+    The updates are under the optimizer's name, or under the `name` that a call gave instead
+    (`training/optimizer.py`): any that is not the name of another traced optimizer. A loss scale
+    around an optimizer adds to its name (`training/experimental/loss_scale_optimizer.py`).
     """
-    return re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
+    names = {getattr(each.optimizer(), "_name", None) for each in list(bindings.values())}
+    others = "|".join(re.escape(each) for each in names - {name} if isinstance(each, str))
+    own = re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
+    given = re.compile(rf"(^|/)(?!({others})(-wrapped)?(_\d+)?/)[^/]+/update(_|/)")
+
+    def is_update(op: Any) -> bool:
+        # The program itself may assign variables, in a scope like `agent/update_target`.
+        return bool(
+            (own.search(op.name) and _WRITE.search(op.type))
+            or (given.search(op.name) and _UPDATE.search(op.type))
+        )
+
+    return is_update
 
 
 def _follow(value: Any) -> Iterator[Any]:
@@ -185,9 +203,8 @@ def _follow(value: Any) -> Iterator[Any]:
 def _in_session_graph(late: Late) -> bool:
     """True if a living graph of a Session contains uncounted updates by an optimizer.
 
-    A `legacy` or a `v1` optimizer puts them under `NAME/update...` (`training/optimizer.py`,
-    `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its own step may put them
-    anywhere, so for it each update op counts as one.
+    A `legacy` or a `v1` optimizer puts them under `NAME/update...`: see `_updates_by`. An optimizer
+    whose class has its own step may put them anywhere, so for it each update op counts as one.
     """
     kind, graphs = late.kind.name, list[Any]()
     if kind == "v1" or (kind == "legacy" and late.own_steps):
@@ -195,10 +212,9 @@ def _in_session_graph(late: Late) -> bool:
     elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
-    by_name = _updates_by(late.name)
+    is_update = _updates_by(late.name)
     return any(
-        (_UPDATE.search(op.type) if late.own_steps else by_name.search(op.name))
-        and _WRITE.search(op.type)
+        (_UPDATE.search(op.type) if late.own_steps else is_update(op))
         and not compat.is_called_before(op)
         for graph in graphs
         for op in graph.get_operations()
