@@ -355,7 +355,7 @@ ON_GPU = (
     ("torch", ("tests/backends/torch_optim/test_effects.py",)),
     ("torch", ("tests/truth/test_keras.py", "tests/backends/keras_torch/test_effects.py")),
     ("jax", ("tests/truth/test_keras.py", "tests/backends/jax/test_effects.py")),
-    ("jax", ("tests/backends/optax/test_truth_table.py", "tests/gpu/test_optax.py")),
+    ("jax", ("tests/backends/optax/test_truth_table.py",)),
 )
 """The backend of Keras and the tests: a process each, which may take all memory of the GPU."""
 

@@ -1,7 +1,7 @@
 """Programs of JAX, optax and Keras on JAX that were once counted wrong, or called complete wrongly.
 
-Each fails with its mend taken back. The truth is arithmetic, or the weights: with the rate 1 and
-the gradient 1, SGD takes 1 off a parameter in each update.
+The truth is arithmetic, or the weights: with the rate 1 and the gradient 1, SGD takes
+1 off a parameter in each update.
 """
 
 from typing import Any
@@ -40,10 +40,7 @@ def stepped(tx: Any, params: Any, gradients: Any, jit: bool = True) -> Any:
 
 
 def test_apply_every_is_one_update_of_many_steps() -> None:
-    """Each step counted as an update, also those that only add to a sum.
-
-    Mend: Know apply_every, and arguments by the names that an update gives them.
-    """
+    """Each step counted as an update, also those that only add to a sum."""
     tx = tracer.wrap(optax.chain(optax.sgd(1.0), optax.apply_every(3)))
     params = stepped(tx, zeros(), [1.0] * 8)
     assert params["bias"][0] == -6
@@ -51,10 +48,7 @@ def test_apply_every_is_one_update_of_many_steps() -> None:
 
 
 def test_updates_that_something_around_multi_steps_adds_to() -> None:
-    """What MultiSteps discards counted as discarded, although it was not 0 in the end.
-
-    Mend: Believe that updates are thrown away only where they are 0.
-    """
+    """What MultiSteps discards counted as discarded, although it was not 0 in the end."""
     inner = optax.MultiSteps(optax.sgd(1.0), 4)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
@@ -68,10 +62,7 @@ def test_updates_that_something_around_multi_steps_adds_to() -> None:
 
 
 def test_updates_by_0_where_apply_if_finite_gave_up() -> None:
-    """Updates by 0 that apply_if_finite let through after its limit counted as left out.
-
-    Mend: Count updates by 0 where apply_if_finite gave up: its limit tells them from those it left.
-    """
+    """Updates by 0 that apply_if_finite let through after its limit counted as left out."""
     tx = tracer.wrap(optax.apply_if_finite(optax.zero_nans(), 1))
     stepped(tx, {"bias": jnp.zeros(2)}, [NAN, NAN, 1.0])
     assert said(tracer.trace_of(tx)) == (3, 2, True)  # the first one is left out
@@ -81,10 +72,7 @@ def test_updates_by_0_where_apply_if_finite_gave_up() -> None:
 
 
 def test_numpy_arrays_and_those_of_jax_are_one_leaf() -> None:
-    """Parameters that begin as NumPy's arrays were other leaves than those of later steps.
-
-    Mend: Know a leaf of optax by the type that JAX gives it: numbers and NumPy's arrays were two.
-    """
+    """Parameters that begin as NumPy's arrays were other leaves than those of later steps."""
     tx = tracer.wrap(optax.sgd(1.0))
     params = stepped(tx, {"bias": np.zeros(2)}, [1.0] * 3, jit=False)
     trace = tracer.trace_of(tx)
@@ -94,10 +82,7 @@ def test_numpy_arrays_and_those_of_jax_are_one_leaf() -> None:
 
 
 def test_the_leaves_of_two_transformations_have_one_path() -> None:
-    """An assertion overlooked a leaf that was updated behind one of the same path.
-
-    Mend: Mean the leaves of each transformation by a tree.
-    """
+    """An assertion overlooked a leaf that was updated behind one of the same path."""
     first, second = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 5)), tracer.wrap(optax.sgd(1.0))
     for wrong in (tracer.assert_never_updated, tracer.assert_all_updated):
         with pytest.raises(AssertionError), wrong(zeros()):
@@ -106,10 +91,7 @@ def test_the_leaves_of_two_transformations_have_one_path() -> None:
 
 
 def test_a_part_of_the_parameters_in_an_assertion() -> None:
-    """A part has other paths than the whole: the assertion passed without looking.
-
-    Mend: Fail an assertion on a part of optax's parameters, whose paths are others.
-    """
+    """A part has other paths than the whole: the assertion passed without looking."""
     tx = tracer.wrap(optax.sgd(1.0))
     with pytest.raises(AssertionError), tracer.assert_never_updated({"bias": jnp.zeros(2)}):
         stepped(tx, {"layer": zeros()}, [1.0])
@@ -119,10 +101,7 @@ def test_a_part_of_the_parameters_in_an_assertion() -> None:
 
 
 def test_the_members_of_a_vmap() -> None:
-    """Members whose gradients alone differ counted as one.
-
-    Mend: Count on JAX each member of a vmap, and a loop that is differentiated.
-    """
+    """Members whose gradients alone differ counted as one."""
     tx = tracer.wrap(optax.sgd(1.0))
     params = {"bias": jnp.zeros(2)}
 
@@ -157,10 +136,7 @@ def state_of(optimizer: Any) -> Any:
 
 
 def test_a_loop_that_was_traced_before() -> None:
-    """JAX reused what it had traced of the body of the loop before the wrap: nothing counted.
-
-    Mend: Trace what loops and inner functions are made of again, too.
-    """
+    """JAX reused what it had traced of the body of the loop before the wrap: nothing counted."""
     optimizer = keras.optimizers.SGD(1.0)
     state = state_of(optimizer)
 
@@ -177,10 +153,7 @@ def test_a_loop_that_was_traced_before() -> None:
 
 
 def test_an_optimizer_that_is_wrapped_again() -> None:
-    """Programs that were traced while the optimizer was unwrapped ran on uncounted.
-
-    Mend: Trace again on JAX what was traced anew without the tracer, when the optimizer is wrapped.
-    """
+    """Programs that were traced while the optimizer was unwrapped ran on uncounted."""
     optimizer = tracer.wrap(keras.optimizers.SGD())
     trained = model(optimizer)
     fit(trained)
@@ -193,10 +166,7 @@ def test_an_optimizer_that_is_wrapped_again() -> None:
 
 
 def test_steps_between_two_blocks() -> None:
-    """Eager steps between the blocks made the trace of the second one incomplete.
-
-    Mend: Take steps between two blocks for steps of neither.
-    """
+    """Eager steps between the blocks made the trace of the second one incomplete."""
     one, other = model(keras.optimizers.SGD(), run_eagerly=True), model(keras.optimizers.SGD())
     for _ in range(3):
         with tracer.assert_updates(one.optimizer, total=4):
@@ -206,10 +176,7 @@ def test_steps_between_two_blocks() -> None:
 
 
 def test_two_states_that_step_in_one_program() -> None:
-    """Both begin with the same count of steps: the parts of one counted for the other.
-
-    Mend: Count the parts of a step for the step in which they were traced.
-    """
+    """Both begin with the same count of steps: the parts of one counted for the other."""
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1.0)
     one = two = state_of(tracer.wrap(optimizer))
 

@@ -1,7 +1,7 @@
 """Programs of TensorFlow that were once counted wrong, or whose trace was wrongly called complete.
 
-Each fails with its mend taken back. The weights are the truth: SGD with the rate 1 and the gradient
-1 takes 1 off a variable in each update.
+The weights are the truth: SGD with the rate 1 and the gradient 1 takes 1 off a variable in each
+update.
 """
 
 import contextlib
@@ -67,10 +67,7 @@ def ready(optimizer: Any, weight: Any) -> Any:
 
 
 def test_a_trace_that_is_read_inside_of_a_step() -> None:
-    """The step under way was taken for one that an error had ended.
-
-    Mend: Leave out steps that begin while counters are read.
-    """
+    """The step under way was taken for one that an error had ended."""
     weight, inner, traces = zero(), Legacy(1.0), []
     function = function_of(inner, weight)
 
@@ -86,10 +83,7 @@ def test_a_trace_that_is_read_inside_of_a_step() -> None:
 
 @pytest.mark.long
 def test_a_loop_longer_than_what_a_graph_keeps() -> None:
-    """The steps of a long loop in one call were lost, although only one block can have run them.
-
-    Mend: Find the lost steps of a long loop before its callers are asked, so that they are known.
-    """
+    """The steps of a long loop in one call were lost, although only one block can have run them."""
     weight = zero()
     optimizer = tracer.wrap(ready(Legacy(1.0), weight))
 
@@ -104,10 +98,7 @@ def test_a_loop_longer_than_what_a_graph_keeps() -> None:
 
 
 def test_an_optimizer_in_a_list_of_dicts_of_another() -> None:
-    """An optimizer nested that deep was not found: its updates were not counted.
-
-    Mend: Count a step when its work is done, and survive what a hostile reader found.
-    """
+    """An optimizer nested that deep was not found: its updates were not counted."""
     weight, inner = zero(), Legacy(1.0)
     outer = Own(instead=lambda: step(inner, weight))
     outer.__dict__["groups"] = [{"optimizer": inner, "weights": ["weight"]}]
@@ -131,10 +122,7 @@ def session_with(*names: str) -> Iterator[Any]:
 
 
 def test_a_session_that_fetches_a_part_of_a_step() -> None:
-    """Updates that a Session fetched without the train op were not counted in silence.
-
-    Mend: Count what a Session fetches of a step without the step.
-    """
+    """Updates that a Session fetched without the train op were not counted in silence."""
     with session_with("first", "second") as (first, second, run):
         optimizer = tracer.wrap(v1.train.GradientDescentOptimizer(1.0))
         train = optimizer.apply_gradients([(tf.ones(1), first), (tf.ones(1), second)])
@@ -151,10 +139,7 @@ def test_a_session_that_fetches_a_part_of_a_step() -> None:
 
 
 def test_a_train_op_under_a_strategy() -> None:
-    """The first apply method in a v1 graph under a strategy ended the counting.
-
-    Mend: Count v1 graphs under a strategy.
-    """
+    """The first apply method in a v1 graph under a strategy ended the counting."""
     with tf.Graph().as_default(), v1.Session() as session:
         strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
         with strategy.scope():

@@ -1,7 +1,6 @@
 """Programs of PyTorch, and of Keras on it, that were once counted wrong or called complete wrongly.
 
-Each fails with its mend taken back. The weights are the truth: an odometer adds 1 to a parameter in
-each update.
+The weights are the truth: an odometer adds 1 to a parameter in each update.
 """
 
 from typing import Any
@@ -26,10 +25,7 @@ def sgd(parameters: Any, **options: Any) -> Any:
 
 
 def test_a_step_that_a_hook_steps_once_more() -> None:
-    """Two updates of a parameter by PyTorch's own code in one step counted once.
-
-    Mend: Count both updates where a hook or a closure steps what a step of PyTorch's own updates.
-    """
+    """Two updates of a parameter by PyTorch's own code in one step counted once."""
     parameters, again = zeros(), [True, False]
     optimizer = tracer.wrap(sgd(parameters))
 
@@ -46,10 +42,7 @@ def test_a_step_that_a_hook_steps_once_more() -> None:
 
 
 def test_a_step_that_updates_some_of_its_parameters() -> None:
-    """Each parameter with a gradient counted, also those that a custom step left alone.
-
-    Mend: Count in torch.optim what a step of its own wrote to, by versions and bits.
-    """
+    """Each parameter with a gradient counted, also those that a custom step left alone."""
 
     class First(Odometer):
         @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -66,10 +59,7 @@ def test_a_step_that_updates_some_of_its_parameters() -> None:
 
 
 def test_a_step_that_raises() -> None:
-    """PyTorch calls no hook after a step that raises: its updates were not counted in silence.
-
-    Mend: Count what was lost of torch.optim: clearing and raising steps, own updates.
-    """
+    """PyTorch calls no hook after a step that raises: its updates were not counted in silence."""
 
     class Failing(Odometer):
         def step(self, closure: Any = None) -> Any:
@@ -86,10 +76,7 @@ def test_a_step_that_raises() -> None:
 
 
 def test_an_optimizer_that_is_wrapped_in_a_block() -> None:
-    """After a block in which the optimizer was unused, its own trace counted nothing.
-
-    Mend: Count for the program what it wraps in a block that had known it unused.
-    """
+    """After a block in which the optimizer was unused, its own trace counted nothing."""
     parameters = zeros(1)
     optimizer = sgd(parameters)
     with tracer.assert_updates(optimizer, dense=0):
@@ -122,11 +109,7 @@ def fit(model: Any) -> None:
 
 
 def test_a_layer_in_an_assertion_on_keras() -> None:
-    """A layer was no variable for assertions: they passed, or failed, without looking.
-
-    Mend: Know layers of Keras on PyTorch in assertions: assert_never_updated passed for a trained
-    one.
-    """
+    """A layer was no variable for assertions: they passed, or failed, without looking."""
     import keras
 
     layer = keras.layers.Dense(1)
@@ -140,10 +123,7 @@ def test_a_layer_in_an_assertion_on_keras() -> None:
 
 
 def test_a_frozen_layer_among_those_that_must_be_updated() -> None:
-    """The assertion passed if all others in the list had been updated.
-
-    Mend: Let assert_all_updated fail for a frozen layer in a list on PyTorch and on JAX too.
-    """
+    """The assertion passed if all others in the list had been updated."""
     import keras
 
     model = fitted(keras.optimizers.SGD(), frozen=True)

@@ -1,7 +1,7 @@
 """Verdicts that were once wrong: merged traces, assertions, the command, and a finding.
 
-Each fails with its mend taken back. The runs are of TensorFlow, but what is judged is not: SGD with
-the rate 1 and the gradient 1 takes 1 off a variable in each update.
+The runs are of TensorFlow, but what is judged is not: SGD with the rate 1 and the
+gradient 1 takes 1 off a variable in each update.
 """
 
 import subprocess
@@ -60,20 +60,14 @@ def trained(index: int, count: int, steps: tuple[int, ...]) -> Any:
 
 
 def test_a_worker_that_trained_a_part() -> None:
-    """A worker that died before its first step with an optimizer made the merge refuse the run.
-
-    Mend: Merge a worker that trained a part of what the others train: one that died early.
-    """
+    """A worker that died before its first step with an optimizer made the merge refuse the run."""
     merged = tracer.merge([trained(0, 2, (3, 2)), trained(1, 2, (1, 0))])
     assert said(merged) == (3, 3 + 2 + 1, True)
     assert merged.count("updates", by="worker") == {("worker:0",): 5, ("worker:1",): 1}
 
 
 def test_a_worker_of_an_earlier_larger_run() -> None:
-    """A file that remained of a run with more workers counted as one more worker of this run.
-
-    Mend: Say that files are of clusters of different sizes.
-    """
+    """A file that remained of a run with more workers counted as one more worker of this run."""
     assert tracer.merge([trained(0, 2, (3,)), trained(1, 2, (3,))]).complete
     mixed = [trained(0, 2, (3,)), trained(1, 2, (3,)), trained(2, 3, (3,))]
     assert not tracer.merge(mixed).complete
@@ -83,21 +77,14 @@ def test_a_worker_of_an_earlier_larger_run() -> None:
 
 
 def test_an_assertion_on_a_name_that_nothing_has() -> None:
-    """The assertion passed, because nothing with a misspelt name is ever updated.
-
-    Mend: Fail on names that nothing has.
-    """
+    """The assertion passed, because nothing with a misspelt name is ever updated."""
     weight = tf.Variable([0.0], name="embedding")
     with pytest.raises(AssertionError), tracer.assert_never_updated("embeding*"):
         step(Legacy(1.0), weight)
 
 
 def test_an_assertion_on_the_calls_of_a_layer() -> None:
-    """The assertion counted no call, because a layer was no variable for it.
-
-    Mend: Let an assertion on a variable fail without asking whether it is true, and count the
-    calls of a layer.
-    """
+    """The assertion counted no call, because a layer was no variable for it."""
     layer = keras2.layers.Dense(1)
     layer.build((None, 1))
     optimizer = Legacy(1.0)
@@ -110,10 +97,7 @@ def test_an_assertion_on_the_calls_of_a_layer() -> None:
 
 
 def test_an_expectation_on_a_variable_of_a_step(tmp_path: Path) -> None:
-    """The count was always 0, because a step runs once for all variables.
-
-    Mend: Refuse an expectation on a variable of a step method, which always counted 0.
-    """
+    """The count was always 0, because a step runs once for all variables."""
     weight = tf.Variable([0.0], name="weight")
     with tracer.record() as recording:
         step(Legacy(1.0), weight)
@@ -127,10 +111,7 @@ def test_an_expectation_on_a_variable_of_a_step(tmp_path: Path) -> None:
 
 @needs_keras3
 def test_a_variable_that_its_gradient_replaces() -> None:
-    """A scale of float8, which Keras assigns without an apply method, was "never updated".
-
-    Mend: Ask for no update of a variable that Keras replaces by its gradient.
-    """
+    """A scale of float8, which Keras assigns without an apply method, was "never updated"."""
     scale, weight = keras3.Variable([0.0], name="scale"), keras3.Variable([0.0], name="weight")
     scale.overwrite_with_gradient = True
     optimizer = tracer.wrap(keras3.optimizers.SGD(1.0))
