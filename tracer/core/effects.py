@@ -76,10 +76,9 @@ def not_compared(counted: Counted) -> int:
     if counted.compared_from is None:
         return 0
     own = [
-        run
+        reading
         for block, reading in counted.blocks.values()
         if block.step and block.function != SESSION_GRAPH
-        for run in reading.runs.get(0, ())
     ]
     runs = [
         run
@@ -88,7 +87,9 @@ def not_compared(counted: Counted) -> int:
         for run in reading.runs.get(0, ())
     ]
     asked = range(max(1, counted.compared_from), counted.steps + 1)
-    return max(0, _steps_in(own, asked) - _steps_in(runs, asked))
+    placed = _steps_in((run for each in own for run in each.runs.get(0, ())), asked)
+    ended = min(len(asked), placed + sum(each.lost for each in own))
+    return max(0, ended - _steps_in(runs, asked))
 
 
 def _steps_in(runs: Iterable[Run], steps: range) -> int:
