@@ -10,7 +10,7 @@ from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.evidence.rates import MOST, _Values
+from tracer.evidence.rates import MOST, with_value
 from tracer.model.evidence import Iterations
 from tracer.model.phrases import sentences_on
 from tracer.model.records import RateRun
@@ -194,49 +194,43 @@ def test_what_may_have_changed_since_it_was_read_is_not_known(
         ((1.0, 2.0, 3.0, 2.0, 1.0, 1.0, 1.0), 3.0, 5),
         ((0.0, 0.5, 1.0), None, 3),
         ((1.0, 0.25, 0.5), 0.25, 3),
+        ((1.0, 0.25, 0.5, 0.75), 0.25, 4),
         ((1.0,), None, 1),
     ],
 )
 def test_a_run_has_the_ends_of_a_rate_and_where_it_turned(
     readings: Sequence[float], turn: float | None, values: int
 ) -> None:
-    found = _Values()
+    run: RateRun | None = None
     for step, value in enumerate(readings, start=1):
-        found.add(step, value)
-    last = len(readings) + 2  # the last value stays
-    assert found.runs(last) == (RateRun(1, last, readings[0], readings[-1], values, turn),)
-    assert found.runs(last + 1)[0].count == last + 1  # to read them ends nothing
+        run = with_value(run, step, value)
+    assert run == RateRun(1, 1, readings[0], readings[-1], values, turn)
 
 
 def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
-    """The last ones are kept; the same holds where a rate is often unknown."""
-    values = _Values()
-    for block in range(200):
-        values.add(3 * block + 1, float(block))
-        values.end(3 * block + 2)
-    found = values.runs(600)
-    assert found == tuple(RateRun(3 * n + 1, 2, n, n) for n in range(200 - MOST, 200))
-
-
-@pytest.mark.parametrize(
-    ("rates", "runs", "said"),
-    [
-        ([0.5, 0.5, NAN, 0.5, INF], [(1, 2, 0.5), (4, 1, 0.5)], "0.5 -> NaN or inf (2 values)"),
-        ([0.5, 0.25, NAN], [(1, 2, 0.25)], "0.5 -> 0.25 -> NaN or inf (3 values)"),
-        ([NAN, NAN], [], "NaN or inf"),
-    ],
-)
-def test_a_rate_that_is_no_number_is_said(
-    rates: list[float], runs: list[tuple[int, int, float]], said: str
-) -> None:
+    """The last ones are kept."""
     weight = tf.Variable([1.0, 2.0])
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    for rate in rates:
+    for block in range(MOST + 10):
+        with tracer.record():
+            optimizer.learning_rate = 1.0 / 2 ** (block % 4)
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+    (rate,) = tracer.trace_of(optimizer).data.rates
+    assert rate.runs == tuple(
+        RateRun(block + 1, 1, 1.0 / 2 ** (block % 4), 1.0 / 2 ** (block % 4))
+        for block in range(9, MOST + 10)
+    )
+
+
+def test_a_rate_that_is_no_number_is_not_known() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    for rate in (0.5, 0.5, NAN, 0.5, INF):
         optimizer.learning_rate = rate
         optimizer.apply_gradients([(tf.ones(2), weight)])
     trace = tracer.trace_of(optimizer)
-    assert runs_of(trace, "rate") == runs
-    assert sentences_on(summaries_of(trace)[0]) == [f"Learning rate {said}."]
+    assert runs_of(trace, "rate") == [(1, 2, 0.5), (4, 1, 0.5)]
+    assert sentences_on(summaries_of(trace)[0]) == ["Learning rate 0.5 in 3 steps."]
 
 
 def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:

@@ -29,47 +29,17 @@ _Key = tuple[Literal["rate", "decay"], int]
 """Rate or decay, and the number of the group."""
 
 
-class _Values:
-    """The values of one rate: a run for each block, and for each time in which they are known."""
-
-    def __init__(self) -> None:
-        self._done: list[RateRun] = []
-        self._run: RateRun | None = None
-        self._next: tuple[int, float] | None = None
-        """The last reading: the same step may replace it."""
-        self.not_finite = 0
-        """The last step whose rate was read as NaN or infinity."""
-
-    def add(self, step: int, value: float) -> None:
-        """Set the value from this step on."""
-        if self._next is not None and step > self._next[0]:
-            self._run = _with(self._run, *self._next)
-        self._next = step, value
-
-    def runs(self, end: int) -> tuple[RateRun, ...]:
-        """The runs up to the step `end`."""
-        run = self._run
-        if self._next is not None and self._next[0] <= end:
-            run = _with(run, *self._next)
-        known = [] if run is None or run.first > end else [run]
-        return (*self._done, *(replace(each, count=end - each.first + 1) for each in known))
-
-    def end(self, step: int) -> None:
-        """End the run with this step."""
-        self._done = [*self.runs(step)[-MOST:]]
-        self._run = self._next = None
-
-
-def _with(run: RateRun | None, step: int, value: float) -> RateRun:
-    """The run with one more value."""
+def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
+    """The run with one more value; a run that begins with this step if there is none."""
     if run is None:
         return RateRun(step, 1, value, value)
     if value == run.last:
         return run
-    between = [run.last] if run.turn is None else [run.last, run.turn]
-    low, high = sorted((run.value, value))
-    turns = (each for each in (max(between), min(between)) if not low <= each <= high)
-    return replace(run, last=value, values=run.values + 1, turn=next(turns, None))
+    before = [run.last] if run.turn is None else [run.last, run.turn]
+    low, high = min(run.value, value), max(run.value, value)
+    turn = min(before) if min(before) < low else None
+    turn = max(before) if max(before) > high else turn
+    return replace(run, last=value, values=run.values + 1, turn=turn)
 
 
 class _Source(NamedTuple):
@@ -90,14 +60,18 @@ class Rates(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._sources: list[_Source] = []
-        self._values: dict[_Key, _Values] = {}
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._graphs: list[ref[Any]] = []
         """The graphs in which steps were traced."""
+        self._done: dict[_Key, list[RateRun]] = {}
+        """The runs that ended, as at a baseline."""
+        self._runs: dict[_Key, RateRun] = {}
+        """The other runs, without the last reading."""
         self._last: list[Any] = []
-        """The last reading."""
-        self._read = self._looks = 0
-        """The last step whose rates were read, and how often they were: 0 if each step was."""
+        """The last reading: another one for the same step replaces it."""
+        self._since = self._read = self._looks = 0
+        """The first and the last step of the last reading; how often the rates were read: 0 if
+        each step was."""
 
     def first_step_ends(self, call: Call) -> None:
         """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
@@ -126,13 +100,11 @@ class Rates(Collector):
 
     def step_ends(self, call: Call) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
-        if call.parent is not None:
-            return  # nested
         throttle = self.root.collectors.throttle
-        if self.root.backend.watches_rates:
+        if call.parent is None and self.root.backend.watches_rates:
             self._look(0)
             self._looks = 0
-        elif perf_counter() >= throttle.due:
+        elif call.parent is None and perf_counter() >= throttle.due:
             throttle.run(lambda: self._look(0))
 
     def step_traced(self, call: Call) -> None:
@@ -146,9 +118,7 @@ class Rates(Collector):
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
-        begun = self.root.blocks.begun()
-        for values in self._values.values():
-            values.end(begun)
+        self._end(self.root.blocks.begun())
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -157,27 +127,26 @@ class Rates(Collector):
         Otherwise it lasts to the last reading: it may have changed since.
         """
         root, end = self.root.optimizers.root, self.root.blocks.begun()
-        sampled = bool(self.root.collectors.throttle.due)
         with suppress_faults():
-            if sampled and self._now() != self._last:
+            now = self._now()
+            if now and now != self._last:
                 end = min(end, self._read)
             self._find_members()
-        every = tuple(range(len(self.root.variables.plain)))
-        values_of = dict(self._values)
+        every, runs_of = tuple(range(len(self.root.variables.plain))), dict(self._done)
+        for key, run in self._until(end).items():
+            runs_of[key] = [*runs_of.get(key, ()), run]
         for group, source in enumerate(self._sources):
-            key: _Key = "rate", group
+            key = "rate", group
             own = self._members.get(key, every)
             if self._is_assigned(source):
-                values_of.pop(key, None)
+                runs_of.pop(key, None)
                 yield Rate(root, "rate", group, own, (), schedule=_ASSIGNED)
-            elif source.text and key not in values_of:
-                runs = self._runs_of(source, end)
-                yield Rate(root, "rate", group, own, runs, schedule=source.text)
-        for (what, group), values in values_of.items():
-            runs, own = values.runs(end), self._members.get((what, group), ())
-            bad = values.not_finite
-            if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
-                yield Rate(root, what, group, own, runs, sampled, self._looks, bad)
+            elif source.text and key not in runs_of:
+                yield Rate(root, "rate", group, own, self._of_schedule(source, end), 0, source.text)
+        for (what, group), runs in runs_of.items():
+            if what == "rate" or any(run.value or run.last or run.turn for run in runs):
+                own = self._members.get((what, group), ())
+                yield Rate(root, what, group, own, tuple(runs), self._looks)
 
     def _is_assigned(self, source: _Source) -> bool:
         """Whether a graph with steps assigns the rate: what they use is never read."""
@@ -186,7 +155,7 @@ class Rates(Collector):
         rate = None if optimizer is None else backend.rate_of(optimizer)
         return rate is not None and any(backend.writes_to(graph, rate) for graph in graphs)
 
-    def _runs_of(self, source: _Source, steps: int) -> tuple[RateRun, ...]:
+    def _of_schedule(self, source: _Source, steps: int) -> tuple[RateRun, ...]:
         """The values of a schedule at the first and the last step, if known."""
         optimizer, backend, schedule = source.traced.optimizer(), self.root.backend, source.schedule
         count, begun = backend.iterations_of(source.traced.readable()), source.begun
@@ -203,31 +172,41 @@ class Rates(Collector):
         with suppress_faults():  # a value may be unreadable now
             now, step = self._now(), self.root.blocks.begun() + later
             if now != self._last:
-                self._note([*chain(*now)], step)
-            self._last, self._read = now, step
+                if _numbers(now).keys() != _numbers(self._last).keys():
+                    self._end(self._read)  # as after a schedule replaced a number
+                elif step > self._since:
+                    self._runs = self._with_last()
+                self._last, self._since = now, step
+            self._read = step
             self._looks += 1
 
     def _now(self) -> list[Any]:
-        """The current rates of the optimizers."""
+        """The current rates and decays of the optimizers."""
         read = self.root.backend.rates_of
         optimizers = (source.traced.optimizer() for source in self._sources)
         return [read(optimizer) for optimizer in optimizers if optimizer is not None]
 
-    def _note(self, groups: Sequence[tuple[Any, Any]], step: int) -> None:
-        """Record the rate and the decay of each group from this step on."""
-        read: dict[_Key, Any] = {}
-        for number, (rate, decay) in enumerate(groups):
-            read |= {("rate", number): rate, ("decay", number): decay}
-        until = self._read if self.root.collectors.throttle.due else step - 1
-        for key in {**self._values, **read}:
-            value = read.get(key)
-            if isinstance(value, Real) and math.isfinite(value):
-                self._values.setdefault(key, _Values()).add(step, float(value))
-            elif isinstance(value, Real):
-                self._values.setdefault(key, _Values()).end(until)
-                self._values[key].not_finite = step
-            elif key in self._values:  # a schedule or no number, or the group is gone
-                self._values[key].end(until)
+    def _with_last(self) -> dict[_Key, RateRun]:
+        """The runs with the last reading."""
+        return {
+            key: with_value(self._runs.get(key), self._since, value)
+            for key, value in _numbers(self._last).items()
+        }
+
+    def _until(self, end: int) -> dict[_Key, RateRun]:
+        """The runs up to the step `end`."""
+        runs = self._with_last() if self._since <= end else self._runs
+        return {
+            key: replace(run, count=end - run.first + 1)
+            for key, run in runs.items()
+            if run.first <= end
+        }
+
+    def _end(self, step: int) -> None:
+        """End all runs with this step."""
+        for key, run in self._until(step).items():
+            self._done[key] = [*self._done.get(key, ()), run][-MOST:]
+        self._runs = {}
 
     def _find_members(self) -> None:
         """Find the variables of each group, and those that decay, while they are alive."""
@@ -255,6 +234,18 @@ class Rates(Collector):
             for index, each in enumerate(held)
             if each is not None and (index in own or not own)
         ]
+
+
+def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
+    """The rates and decays of a reading that are finite numbers."""
+    found: dict[_Key, Any] = {}
+    for number, (rate, decay) in enumerate(chain(*reading)):
+        found |= {("rate", number): rate, ("decay", number): decay}
+    return {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, Real) and math.isfinite(value)
+    }
 
 
 def _schedule(rate: Any, optimizer: Any) -> tuple[str, Any]:

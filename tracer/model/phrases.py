@@ -353,11 +353,10 @@ def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
     """` in all steps` if each step was read, else ` at 12 looks`; empty for a rate that moved."""
     looks = min(rate.looks for rate in rates)
     known = min(sum(run.count for run in rate.runs) for rate in rates)
-    moved = any(e.schedule or e.not_finite or number_of_values(e.runs) > 1 for e in rates)
-    sampled = any(rate.sampled for rate in rates) or 0 < looks < known
+    moved = any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates)
     return first_true(
-        (moved or (sampled and not looks), ""),
-        (sampled, f" at {some(looks, 'look')}"),
+        (moved, ""),
+        (0 < looks < known, f" at {some(looks, 'look')}"),
         (known == summary.steps, " in all steps"),
         (True, f" in {some(known, 'step')}"),
     )
@@ -370,14 +369,11 @@ def _moves(rate: Rate) -> str:
     if rate.schedule:
         known = f": {ends[0]:.3g} in the first step, {ends[1]:.3g} in the last" if ends else ""
         return f"by {rate.schedule}{known}"
-    finite = number_of_values(rate.runs)
-    points = [f"{value:.3g}" for value in (*ends[:1], *turns, *ends[1:])][
-        : None if finite > 1 else 1
-    ]
-    points += ["NaN or inf"] if rate.not_finite else []
-    number = finite + bool(rate.not_finite)
-    values = f" ({'at least ' if rate.sampled else ''}{number:,} values)"
-    return f"{' -> '.join(points)}{values if number > 1 else ''}"
+    number, steps = number_of_values(rate.runs), sum(run.count for run in rate.runs)
+    if number <= 1:
+        return f"{ends[0]:.3g}"
+    points = " -> ".join(f"{value:.3g}" for value in (*ends[:1], *turns, *ends[1:]))
+    return f"{points} ({'at least ' if 0 < rate.looks < steps else ''}{number:,} values)"
 
 
 # The variables that it does not update, and those that others update.

@@ -313,13 +313,9 @@ class Rate(msgspec.Struct, frozen=True):
     variables: tuple[int, ...]
     """Indices of the group's requested variables; for a decay, of the variables that decay."""
     runs: tuple[RateRun, ...]
-    """The values in order of steps; steps with unknown values are left out."""
-    sampled: bool = False
-    """Whether the rate was read only now and then, and may have had more values."""
+    """The finite values in order of steps; steps with unknown values are left out."""
     looks: int = 0
     """How often the rate was read; 0 if each step was read."""
-    not_finite: int = 0
-    """The last step whose rate was read as NaN or infinity; 0 if none."""
     schedule: str = ""
     """What sets the rate in the program, by name: `CosineDecay`."""
 
@@ -511,6 +507,5 @@ def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
     for rate in rates:
         found = (run.intersect(steps) for run in rate.runs)
         runs = tuple(each for each in found if each is not None)
-        bad = rate.not_finite - steps.start + 1 if rate.not_finite in steps else 0
-        if runs or bad or rate.schedule:
-            yield msgspec.structs.replace(rate, runs=runs, not_finite=bad)
+        if runs or rate.schedule:
+            yield msgspec.structs.replace(rate, runs=runs)

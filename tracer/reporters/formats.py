@@ -162,7 +162,6 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                         "schedule": rate.schedule,
                         "variables": [shown(trace.variables[at].name) for at in rate.variables],
                         "runs": [*map(msgspec.structs.asdict, rate.runs)],
-                        "not_finite": rate.not_finite,
                     }
                     for rate in rates_of(summary)
                 ],
