@@ -66,19 +66,19 @@ def test_cells_say_what_the_steps_count(ours: Any, others: Any, steps: int) -> N
     assert heat.columns <= COLUMNS and (heat.columns - 1) * heat.size < steps
     for name, cells in heat.rows:
         column = 0
-        for cell in cells:
-            assert cell.column == column
-            column += cell.width
-            first, last = cell.column * heat.size, min(column * heat.size, steps)
+        for begin, width, state, text in cells:
+            assert begin == column
+            column += width
+            first, last = begin * heat.size, min(column * heat.size, steps)
             mine = truth[name][first:last]
             both = [
                 a + b for a, b in zip(*(each[first:last] for each in truth.values()), strict=True)
             ]
             where = f"step {last:,}" if last == first + 1 else f"steps {first + 1:,}-{last:,}"
-            said = cell.text.removeprefix(f"{where}: ")
+            said = text.removeprefix(f"{where}: ")
             sizes = [both[at : at + heat.size] for at in range(0, len(both), heat.size)]
             numbers = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", said)]
-            match cell.state:
+            match state:
                 case "never":
                     assert not any(truth[name]) and said == "never updated"
                 case "nothing" | "expected":
@@ -87,7 +87,7 @@ def test_cells_say_what_the_steps_count(ours: Any, others: Any, steps: int) -> N
                     assert not any(mine) and all(map(any, sizes))
                     assert said == "no update, while other variables were updated"
                 case _:
-                    assert (cell.state == "some") == (min(mine) == 0)
+                    assert (state == "some") == (min(mine) == 0)
                     of = [len(mine) - mine.count(0), len(mine)] if len(mine) > 1 else []
                     assert numbers == [sum(mine), *of]
         assert column == heat.columns

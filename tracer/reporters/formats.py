@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -67,8 +66,6 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
 def _encodable(text: str, encoding: str | None) -> str:
     """The text, with characters that the encoding lacks replaced."""
     encoding = encoding or "utf-8"
-    with suppress(UnicodeEncodeError):
-        return text.encode(encoding).decode(encoding)
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

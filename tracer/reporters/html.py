@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,12 +18,11 @@ from markupsafe import Markup
 
 from tracer.findings.rule import findings
 from tracer.layout import cut, shown
-from tracer.model import counts as measures, phrases
-from tracer.model.phrases import not_applied, reason
+from tracer.model import counts as measures
+from tracer.model.phrases import not_applied, reason, replica_noun, runs
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import first_true, listed, some
 from tracer.reporters import columns
-from tracer.reporters.columns import Table
 from tracer.reporters.text import headline, in_all, question, sentences, warnings
 
 COLUMNS = 200  # of a heat map
@@ -35,6 +34,11 @@ _MIN_ROWS = 30
 _MAX_CELLS = 8_000  # of the heat maps of all optimizers: about one megabyte
 _MAX_NOTES = 100
 _MAX_NAME = 150  # characters of the title
+
+
+Cell = tuple[int, int, str, str]
+"""Neighbouring columns in the same state: the first one from 0, their number, the state, which is a
+class in the style of the page, and a text."""
 
 
 @cache
@@ -54,14 +58,14 @@ def _template() -> jinja2.Template:
 
 def render(trace: Trace) -> str:
     """The report as a page."""
-    summaries, found, runs = summaries_of(trace), findings(trace), list(phrases.runs(trace))
-    drawn = summaries[:_MAX_OPTIMIZERS]
-    parts, many = max(1, len(drawn)), len(summaries) > _MANY_OPTIMIZERS
+    summaries, found, ran = summaries_of(trace), findings(trace), list(runs(trace))
+    callers: list[columns.By] = ["caller"] if trace.data.paths else []
+    parts = min(max(1, len(summaries)), _MAX_OPTIMIZERS)
     style = (files("tracer.reporters") / "templates/report.css").read_text(encoding="utf-8")
     severities = [finding.severity for finding in found]
     counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
     well = "no errors and no warnings" if trace.complete else "incomplete"
-    of = cut((runs or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2)
+    of = cut((ran or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2)
     return _template().render(
         trace=trace,
         title=f"{of}: {listed(counts) or well}",
@@ -73,37 +77,26 @@ def render(trace: Trace) -> str:
         warnings=warnings(trace),
         findings=found,
         most_notes=_MAX_NOTES,
-        overview=columns.optimizers(summaries) if many else None,
+        overview=columns.optimizers(summaries) if len(summaries) > _MANY_OPTIMIZERS else None,
         optimizers=[
-            (each, heat_map(each, _MAX_CELLS // parts), _tables(each, trace)) for each in drawn
+            (
+                summary,
+                heat_map(summary, _MAX_CELLS // parts),
+                [columns.table(summary, by) for by in (*columns.in_report(summary), *callers)],
+            )
+            for summary in summaries[:_MAX_OPTIMIZERS]
         ],
-        optimizers_left=len(summaries) - len(drawn),
+        optimizers_left=max(0, len(summaries) - _MAX_OPTIMIZERS),
         most_rows=max(_MIN_ROWS, _MAX_ROWS // parts),
-        runs=runs,
-        replica_noun=phrases.replica_noun(trace),
+        runs=ran,
+        replica_noun=replica_noun(trace),
         updates=measures.updates,
         headline=headline,
         some=some,
     )
 
 
-def _tables(summary: Summary, trace: Trace) -> list[Table]:
-    """The tables of the text report, and the lines of the program that call."""
-    callers: list[columns.By] = ["caller"] if trace.data.paths else []
-    return [columns.table(summary, by) for by in (*columns.in_report(summary), *callers)]
-
-
 # The heat map: at most `COLUMNS` columns of as many steps each, on all replicas together.
-
-
-class Cell(NamedTuple):
-    """Neighbouring columns in the same state; column 0 is the first of the heat map."""
-
-    column: int
-    width: int
-    state: str
-    """A class in the style of the page."""
-    text: str
 
 
 class HeatMap(NamedTuple):
@@ -148,7 +141,7 @@ def heat_map(summary: Summary, most: int) -> HeatMap:
         if most < 0:
             break
         rows.append((row.values["variable"], cells[pattern]))
-    used = {cell.state for own in cells.values() for cell in own}
+    used = {state for _, own in rows for _, _, state, _ in own}
     legend = {state: text for state, text in words.items() if state in used}
     return HeatMap(rows, len(spans), size, legend)
 
@@ -176,15 +169,15 @@ def _cells(
         states.append((state, span, steps))
     column = 0
     for state, same in groupby(states, key=itemgetter(0)):
-        columns = list(same)
-        first, last = columns[0][1][0], columns[-1][1][1]
-        counts = [(number, values[0]) for _, _, steps in columns for number, values in steps]
-        number, updated = last - first + 1, sum(number for number, made in counts if made)
+        _, spans, parts = zip(*same, strict=True)
+        first, last = spans[0][0], spans[-1][1]
+        made = [(number, values[0]) for number, values in chain(*parts) if values[0]]
         text = words[state]
-        if updated:
-            text = some(sum(number * made for number, made in counts), "update")
+        if made:
+            text = some(sum(number * updates for number, updates in made), "update")
+            updated, number = sum(number for number, _ in made), last - first + 1
             text += f" in {updated:,} of {number:,} steps" if number > 1 else ""
             text += f"; {words[state]}" if state in ("unchanged", "infinite") else ""
         where = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
-        yield Cell(column, len(columns), state, f"{where}: {text}")
-        column += len(columns)
+        yield column, len(spans), state, f"{where}: {text}"
+        column += len(spans)
