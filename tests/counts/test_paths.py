@@ -313,10 +313,8 @@ def test_replicas(kind: str) -> None:
 
 
 def tracings(trace: Any) -> list[tuple[str, str, int]]:
-    """Of each graph tracing the changed arguments, the path, and how many steps had run."""
-    return [
-        (each.detail, path_of(trace, each.path), each.after) for each in trace.data.graph_tracings
-    ]
+    """Of each graph the changed arguments, the path, and how many steps had run."""
+    return [(each.detail, path_of(trace, each.path), each.after) for each in trace.graphs]
 
 
 def test_why_a_function_was_traced(program: Program) -> None:
@@ -339,7 +337,7 @@ def test_why_a_function_was_traced(program: Program) -> None:
     step(ones(4), False, {"a": 1, "b": ones(2)})  # @structure
     step(ones(4), False, {"a": 2, "b": ones(2)})  # @inside
     step(ones(4), False, {"a": 2, "b": ones(2)})
-    make()(ones(4))  # @function
+    make()(ones(4))
     trace = tracer.trace_of(program.optimizer)
     more = "Dict[['a', Literal[{}]], ['b', float32[2]]]"
     assert tracings(trace) == [
@@ -349,48 +347,9 @@ def test_why_a_function_was_traced(program: Program) -> None:
         ("training: True -> False", "value", 4),
         ("more: None -> " + more.format(1), "structure", 5),
         (f"more: {more.format(1)} -> {more.format(2)}", "inside", 6),
-        ("", "function", 8),
     ]
-    assert [trace.graphs[each.graph].function for each in trace.data.graph_tracings] == ["step"] * 7
-
-
-def test_no_argument_is_named_where_none_changed(kind: str) -> None:
-    """A function is traced again also because of the strategy in which it is called."""
-    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
-    program = Program(kind, strategy)
-
-    @tf.function
-    def step(x: Any) -> None:
-        del x
-        strategy.run(lambda: (program.optimizer.apply_gradients(program.pairs), None)[1])
-
-    step(tf.ones(3))  # @first
-    step(tf.ones(4))  # @shape
-    with strategy.scope():
-        step(tf.ones(3))  # @in-scope
-    assert tracings(tracer.trace_of(program.optimizer)) == [
-        ("", "first", 0),
-        ("x: float32[3] -> float32[4]", "shape", 1),
-        ("", "in-scope", 2),
-    ]
-
-
-def test_a_function_that_makes_variables_is_traced_twice() -> None:
-    """The second time because of that, by the same call."""
-    made: list[Any] = []
-    optimizer = tracer.wrap(ODOMETERS["v1"](calls=PythonCalls()))
-
-    @tf.function
-    def step() -> None:
-        if not made:
-            made.append(tf.Variable([0.0]))
-        optimizer.apply_gradients([(tf.ones(1), made[0])])
-
-    step()  # @call
-    step()
-    assert tracings(tracer.trace_of(optimizer)) == [
-        ("", "call", 0),
-        ("", "call", 0),
+    assert [(each.function, each.tracings) for each in trace.graphs] == [
+        ("step", 1 + (number == 1)) for number in range(6)
     ]
 
 

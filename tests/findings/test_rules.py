@@ -34,7 +34,6 @@ from tracer.model.records import (
     Effect,
     Failure,
     Graph,
-    GraphTracing,
     Kind,
     Method,
     Note,
@@ -95,8 +94,8 @@ def graph(function: str, signature: str = "", **figures: int) -> Graph:
 
 def traced_for(detail: str, made: Trace) -> Trace:
     """The same, and why the second graph was traced is known."""
-    event = GraphTracing(1, None, detail, 1)
-    return traces.changed(made, graph_tracings=(event,))
+    first, second, *others = made.graphs
+    return traces.changed(made, graphs=(first, replace(second, detail=detail), *others))
 
 
 def healthy(*runs: Run, replica: int = 0) -> Block:

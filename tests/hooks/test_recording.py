@@ -149,7 +149,7 @@ def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
     trace = recording.trace()
     assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 2)
     assert list(trace.per_step("updates")) == [(1, 6, 1)]
-    assert [each.after for each in trace.data.graph_tracings] == [6]
+    assert [each.tracings for each in trace.graphs] == [1]
     assert weight.numpy() == [-11.0]
 
 

@@ -27,7 +27,6 @@ from tracer.model.records import (
     Effect,
     Entry,
     Graph,
-    GraphTracing,
     Line,
     Method,
     Note,
@@ -114,8 +113,6 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     size = sizes["variables"]
     change["variables"] = lambda indices: tuple(index % size for index in indices if size)
     tables = {table: [*with_indices(getattr(data, table), change)] for table in TABLES}
-    if not tables["graphs"]:
-        tables["graph_tracings"] = []
     for table in ("blocks", "effects"):
         for number, each in enumerate(tables[table]):
             total = sum(run.total for run in each.runs) + each.total % 4
@@ -132,7 +129,6 @@ TABLES = {
     "blocks": Block,
     "calls": Calls,
     "graphs": Graph,
-    "graph_tracings": GraphTracing,
     "effects": Effect,
     "rates": Rate,
     "not_updated": NotUpdated,

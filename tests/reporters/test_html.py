@@ -17,7 +17,7 @@ from support import traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
-from tracer.model.records import Graph, GraphTracing, Line, Program
+from tracer.model.records import Graph, Line, Program
 from tracer.model.timeline import Run, fold
 from tracer.model.trace import Trace, summaries_of
 from tracer.reporters import html
@@ -169,8 +169,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
     dirty = traces.changed(
         traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
         environment={bad: bad},
-        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0),),
-        graph_tracings=(GraphTracing(0, 0, bad, 0),),
+        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, path=0, detail=bad),),
         lines=(Line(bad, bad, 1), Line(bad, graph=True)),
         paths=((0, 1),),
         programs=(Program(bad, 1_790_000_000.0, 3.0, "", 0),),

@@ -93,7 +93,7 @@ def test_who_called_changes_no_other_table(name: str) -> None:
         lines=(Line("main", "train.py", 1), Line("main", "train.py", 2)),
         paths=((0,), (1,)),
         calls=tuple(msgspec.structs.replace(each, path=None) for each in trace.data.calls),
-        graph_tracings=(),
+        graphs=tuple(msgspec.structs.replace(each, path=None) for each in trace.graphs),
     )
     plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.blocks)))
     assert render(Trace(data)) == render(Trace(plain))

@@ -18,7 +18,6 @@ from tracer.model.records import (
     Effect,
     Entry,
     Graph,
-    GraphTracing,
     Kind,
     Line,
     Method,
@@ -505,21 +504,16 @@ def several_callers() -> Trace:
             called(0, (), eager=3, kind=None, replica=replica, path=2),
             called(1, range(11), eager=3, replica=replica, path=2),
         ]
-    tracings = (
-        GraphTracing(0, 3, "", 3),
-        GraphTracing(0, 3, "", 3),
-        GraphTracing(1, 4, "x: float32[32, 4] -> float32[8, 4]", 43),
-    )
+    smaller = "x: float32[32, 4] -> float32[8, 4]"
     return changed(
         keras3(names, tuple(blocks), ()),
         calls=tuple(calls),
         lines=lines,
         paths=paths,
         graphs=(
-            Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 3),
-            Graph(0, 0, "train_function", "x: float32[8, 4]", 1, 0, 20, 43),
+            Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 3, 0, 3),
+            Graph(0, 0, "train_function", "x: float32[8, 4]", 1, 0, 20, 43, 0, 4, smaller),
         ),
-        graph_tracings=tracings,
         environment=VERSIONS | {"strategy": "MirroredStrategy"},
     )
 

@@ -205,6 +205,11 @@ class Paths:
         return shown if is_cell(file) else self._shown.setdefault(file, shown)
 
 
+def path_or_none(path: int) -> int | None:
+    """The index of a path in a trace; None if it is unknown."""
+    return None if path == UNKNOWN else path
+
+
 def frames_from(at: Any) -> Iterator[Any]:
     """Yield the Python frame `at` and its callers; nothing if it is None."""
     while at is not None:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracer.core.call_paths import UNKNOWN
+from tracer.core.call_paths import path_or_none
 from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
 from tracer.core.log import APPLYING, WITHIN, Reading
@@ -263,11 +263,6 @@ def _blocks(
             path=path_or_none(key.path),
         )
         graphs = idle = 0
-
-
-def path_or_none(path: int) -> int | None:
-    """The index of a path in a trace; None if it is unknown."""
-    return None if path == UNKNOWN else path
 
 
 def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:

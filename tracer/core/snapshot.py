@@ -13,7 +13,7 @@ these into the blocks of a trace, which has only steps that ended.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -24,12 +24,11 @@ from tracer.core.backend import Iterations, Root, Surroundings, passed_to_any
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
-from tracer.core.tracings import OTHERS, Key
+from tracer.core.tracings import Key
 from tracer.model.names import Objects, distinct, finder
 from tracer.model.records import (
     Block,
     Graph,
-    GraphTracing,
     Line,
     Method,
     Note,
@@ -57,8 +56,6 @@ class Baseline(NamedTuple):
     counts: Counts
     calls: _Called
     graphs: dict[Key, Graph]
-    events: int
-    """The number of graph tracings kept as events."""
     missed_calls: int
     """See `late_wrap.StaleFunctions`."""
     notes: frozenset[Note]
@@ -69,7 +66,7 @@ class Baseline(NamedTuple):
     """Each optimizer's own count of its steps."""
 
 
-THE_BEGINNING = Baseline({}, {}, {}, 0, 0, frozenset())
+THE_BEGINNING = Baseline({}, {}, {}, 0, frozenset())
 
 
 class Reader:
@@ -124,7 +121,6 @@ class Reader:
                 counts,
                 self._called_so_far(),
                 figures,
-                len(blocks.tracings.kept),
                 self._optimizers.stale.missed_calls,
                 frozenset([*self._root.notes, *_notes_on(self._root.where)]),
                 sum(optimizer.called.total() for optimizer in self._optimizers.all),
@@ -178,7 +174,6 @@ class Reader:
         notes = self._all_notes(blocks, unknown, names, baseline)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(now, baseline, replicas)
-        events = tuple(self._events(list(graphs), now, baseline))
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
@@ -190,13 +185,12 @@ class Reader:
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in replicas),
             blocks=tuple(blocks),
             calls=called,
-            graphs=tuple(graphs.values()),
+            graphs=graphs,
             notes=notes,
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(lines),
             paths=paths,
-            graph_tracings=events,
             effects=tuple(of_effects.effects_of(optimizers.root, ended, replicas)),
             rates=tuple(rates_in(rates, _steps_after(now.counts, baseline))),
             not_updated=not_updated,
@@ -263,33 +257,14 @@ class Reader:
 
     def _graph_records(
         self, now: Baseline, baseline: Baseline, replicas: dict[int, int]
-    ) -> dict[Key, Graph]:
-        records = {}
+    ) -> tuple[Graph, ...]:
+        root, records = self._optimizers.root, []
         for key, figures in now.graphs.items():
             past = baseline.counts.get(key.replica, Counted(0, {})).past
             new = tracings.since(figures, baseline.graphs.get(key), past)
             if new.tracings or new.steps:
-                records[key] = replace(
-                    new, root=self._optimizers.root, replica=replicas[key.replica]
-                )
-        return records
-
-    def _events(
-        self, graphs: Sequence[Key], now: Baseline, baseline: Baseline
-    ) -> Iterator[GraphTracing]:
-        """The kept graph tracings after the baseline."""
-        indices = {key: index for index, key in enumerate(graphs)}
-        for event in self._root.blocks.tracings.kept[baseline.events : now.events]:
-            key = Key(event.function, event.signature, event.replica)
-            graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
-            if graph is not None:
-                past = baseline.counts.get(key.replica, Counted(0, {})).past
-                yield GraphTracing(
-                    graph,
-                    settle.path_or_none(event.path),
-                    event.detail,
-                    max(0, event.after - past),
-                )
+                records.append(replace(new, root=root, replica=replicas[key.replica]))
+        return tuple(records)
 
 
 def _indices(values: Iterable[Any]) -> dict[Any, int]:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
+from tracer.core.call_paths import path_or_none
 from tracer.model.records import Graph
 
 MAX_SIGNATURES = 256
@@ -19,9 +20,6 @@ MAX_SIGNATURES = 256
 
 OTHERS = "(others)"
 """The signature that stands for all further ones."""
-
-MAX_KEPT = 100
-"""The most tracings kept, from the first on; the rest are only counted."""
 
 MAX_NAMES = 3
 """The most changed parts of arguments that are named."""
@@ -71,11 +69,10 @@ class Tracing:
 
     def __init__(self, definition: Definition, path: int, after: int) -> None:
         """`path` led to the call that caused the tracing, after `after` steps."""
-        self.function, self.signature = definition.function, definition.signature
-        self.path = path
-        self.after = after
+        self._of = definition.function, definition.signature
+        self._path, self._after = path, after
+        self._detail = _changed(definition)
         self.failed = False
-        self.detail = ""
         self.parts: list[Part] = []
 
     @property
@@ -84,7 +81,7 @@ class Tracing:
         return min(part.replica for part in self.parts)
 
     def figures(self, total_of: TotalOf) -> Graph:
-        """The figures of the tracing; `root` and `replica` are not indices of a trace yet."""
+        """The figures; `root`, `replica` and `path` are not indices of a trace yet."""
         replica = self.replica
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
@@ -93,13 +90,15 @@ class Tracing:
         return Graph(
             root=0,
             replica=replica,
-            function=self.function,
-            signature=self.signature,
+            function=self._of[0],
+            signature=self._of[1],
             tracings=1 + inside,
             idle=inside + idle,
             steps=sum(steps) if steps else max(times for _, times in ran),
-            after=self.after,
+            after=self._after,
             failed=int(idle and self.failed),
+            path=path_or_none(self._path),
+            detail=self._detail,
         )
 
 
@@ -152,8 +151,6 @@ class Tracings:
     """The graph tracings of one root optimizer; callers of `add` hold the lock of its counters."""
 
     def __init__(self) -> None:
-        self.kept: list[Tracing] = []
-        """The first tracings, in the order in which they began."""
         self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
         self._open: list[Tracing] = []
         self._sums: dict[Key, Graph] = {}
@@ -176,9 +173,6 @@ class Tracings:
             definition, path = define()
             tracing = self._of[program] = Tracing(definition, path, after())
             self._open.append(tracing)
-            if len(self.kept) < MAX_KEPT:
-                tracing.detail = _changed(definition)
-                self.kept.append(tracing)
         tracing.parts.append(part)
         return tracing
 

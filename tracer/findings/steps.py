@@ -542,13 +542,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
 
 def _change(summary: Summary, row: Graph) -> str:
     """What was another argument when this graph was traced first, and the line of the call."""
-    data = summary.trace.data
-    of = row.root, row.function, row.signature, row.replica
-    graphs = [(graph.root, graph.function, graph.signature, graph.replica) for graph in data.graphs]
-    event = next((event for event in data.graph_tracings if graphs[event.graph] == of), None)
-    if event is None:
-        return ""
-    became, line = event.detail.replace(" -> ", " became "), data.nearest_line(event.path)
+    became = row.detail.replace(" -> ", " became ")
+    line = summary.trace.data.nearest_line(row.path)
     by = f", by the call in {line.file}:{line.number}" if line else ""
     return f"{became and f', when {became}'}{by}"
 

@@ -249,7 +249,6 @@ _RECORDS = (
     "graphs",
     "blocks",
     "calls",
-    "graph_tracings",
     "effects",
     "rates",
     "not_updated",
@@ -282,7 +281,6 @@ def _joined(
             if table in places:
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
-    tables["graph_tracings"].sort(key=lambda each: each.after)
     tables |= {table: _united(tables[table]) for table in ("rates", "not_updated")}
     tables["not_updated"] = [*_not_updated(tables)]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
@@ -312,7 +310,6 @@ class _Numbers(dict[Any, int]):
 def _keys(part: int, data: TraceData) -> dict[str, Sequence[Hashable]]:
     """The keys of the records of a trace, by table; records with the same key are one."""
     return {
-        "graphs": [(part, number) for number in range(len(data.graphs))],
         "replicas": [(replica.worker, replica.id) for replica in data.replicas],
         "methods": data.methods,
         "lines": data.lines,

@@ -218,20 +218,11 @@ class Graph(msgspec.Struct, frozen=True):
     """The number of steps before the first tracing."""
     failed: int = 0
     """The number of idle tracings that an error in the optimizer ended."""
-
-
-class GraphTracing(msgspec.Struct, frozen=True):
-    """A graph tracing as an event. Only the first ones are kept; `Graph.tracings` counts all."""
-
-    graph: int
-    """The index of the `Graph`."""
-    path: int | None
-    """The index of the path to the causing call; None if unknown."""
-    detail: str
-    """What changed: `x: float32[32, 4] -> float32[8, 4]`. Empty if no argument did: at the first
-    call, for a new function object, or if the first call made variables."""
-    after: int
-    """The number of steps run before."""
+    path: int | None = None
+    """The index of the path to the call that caused the first tracing; None if unknown."""
+    detail: str = ""
+    """What changed for the first tracing: `x: float32[32, 4] -> float32[8, 4]`. Empty if no
+    argument did: at the first call, or for a new function object."""
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -421,8 +412,6 @@ class TraceData(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...] = ()
     paths: tuple[tuple[int, ...], ...] = ()
     """Indices of `lines`, from the program's outermost line to the intercepted method."""
-    graph_tracings: tuple[GraphTracing, ...] = ()
-    """In the order in which they began."""
     effects: tuple[Effect, ...] = ()
     """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()
@@ -471,8 +460,7 @@ INDICES: Mapping[type, Mapping[str, str]] = {
         "variables": "variables",
         "path": "paths",
     },
-    Graph: {"root": "optimizers", "replica": "replicas"},
-    GraphTracing: {"graph": "graphs", "path": "paths"},
+    Graph: {"root": "optimizers", "replica": "replicas", "path": "paths"},
     Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
     Rate: {"root": "optimizers", "variables": "variables"},
     NotUpdated: {"root": "optimizers", "variables": "variables"},

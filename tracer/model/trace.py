@@ -43,7 +43,6 @@ from tracer.model.records import (
     Entry,
     Finding,
     Graph,
-    GraphTracing,
     Kind,
     Method,
     Optimizer,
@@ -137,7 +136,6 @@ class Trace:
     """Sites that always execute together: the body of a graph, or an eager step, on one replica."""
     graphs: tuple[Graph, ...] = _of_data("graphs")
     """A `Graph` for each function and signature that was traced, by replica."""
-    graph_tracings: tuple[GraphTracing, ...] = _of_data("graph_tracings")
     """The first graph tracings, in the order in which they began."""
     environment: Mapping[str, str] = _of_data("environment")
     """The versions and the strategy of the run."""

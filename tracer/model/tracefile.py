@@ -8,7 +8,7 @@ A trace file is one JSON object in UTF-8:
      "calls": [{..., "variables": [0, 1, 4], "eager": 0, "tracing": 2}],
      "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
      "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
-     "graph_tracings": [...], "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
+     "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
      "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}],
      "not_updated": [{..., "variables": [4, 5], "why": "frozen", "since": 0}], "parts": []}
 

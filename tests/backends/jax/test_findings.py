@@ -96,7 +96,7 @@ def test_a_batch_of_another_size_each_time() -> None:
     assert "by the call in tests/backends/jax/test_findings.py" in finding.text.replace("\\", "/")
     trace = tracer.trace_of(trained.optimizer)
     assert [each.tracings for each in trace.graphs] == [1] * 6
-    details = [each.detail for each in trace.graph_tracings]
+    details = [each.detail for each in trace.graphs]
     assert details[1] == "x: float32[3, 4] -> float32[4, 4]; y: float32[3, 1] -> float32[4, 1]"
     assert not details[0]
 
@@ -132,7 +132,7 @@ def test_a_number_of_python_in_place_of_an_array() -> None:
 
     for rate in (1.0, jax.numpy.float32(1.0)):
         trained.run(lambda *given: step(*given, rate))  # noqa: B023
-    detail = tracer.trace_of(trained.optimizer).graph_tracings[1].detail
+    detail = tracer.trace_of(trained.optimizer).graphs[1].detail
     assert detail == "rate: float32[] of Python -> float32[]"
 
 

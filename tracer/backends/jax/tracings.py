@@ -9,8 +9,11 @@ import math
 from typing import Any
 
 from tracer.backends.jax import compat
-from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition
+from tracer.core.tracings import MAX_NAMES, Arguments, Definition
 from tracer.model.words import some
+
+_COMPARED = 64
+"""With how many of the earliest tracings a new one is compared."""
 
 Leaves = dict[str, str]
 """The dtypes and shapes of the arrays that a function is traced for, by name."""
@@ -24,7 +27,7 @@ def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition
     leaves, place = compat.arguments_of(trace), compat.function_place(trace)
     known = earlier.setdefault(place, [])
     signature, before = signature_of(leaves), tuple(known)
-    if len(known) < MAX_KEPT and leaves not in known:  # each step may trace it again
+    if len(known) < _COMPARED and leaves not in known:  # each step may trace it again
         known.append(leaves)
     return Definition(compat.function_name(trace), signature, leaves, before)
 
