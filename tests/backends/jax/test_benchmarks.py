@@ -42,7 +42,7 @@ def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects:
     counts: list[int] = []
     ran = ProgramBlock.ran
 
-    def counting(self: ProgramBlock, *numbers: Any) -> None:
+    def counting(self: ProgramBlock, numbers: Any) -> None:
         calls = 0
 
         def see(frame: Any, event: str, argument: Any) -> None:
@@ -51,7 +51,7 @@ def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects:
 
         sys.setprofile(see)
         try:
-            ran(self, *numbers)
+            ran(self, numbers)
         finally:
             sys.setprofile(None)
         counts.append(calls)

@@ -240,10 +240,10 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(optimizer)
     ran = ProgramBlock.ran
 
-    def late(program: ProgramBlock, number: Any, *numbers: Any) -> None:
-        if number == 1:
+    def late(program: ProgramBlock, numbers: Any) -> None:
+        if numbers[0] == 1:
             time.sleep(0.3)
-        ran(program, number, *numbers)
+        ran(program, numbers)
 
     monkeypatch.setattr(ProgramBlock, "ran", late)
     step = jax.pmap(loop.step, axis_name="data")

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 import jax
+import numpy as np
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import ProgramBlock, ProgramCounters, Work
+from tracer.backends.jax.programs import KEPT, ProgramBlock, ProgramCounters, Work, report_of
 from tracer.backends.jax.tracings import definition_of
 from tracer.backends.jax.values import (
-    Compared,
+    NO_RATE,
     JaxEffects,
-    bits_of,
+    answers_about,
     bits_of_rate,
     values_given,
     values_returned,
@@ -159,22 +160,27 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.parent is None and call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        rates = self.rates_of(call)
-        in_program = self.counters.in_programs or call.site_notes or compared or rates
-        if eager and once and not in_program:
+        rate = self.rate_of(call)
+        reports = call.site_notes or compared or rate is not None
+        if eager and once and not (self.counters.in_programs or reports):
             self.count_in_python(call)
             return
-        work, numbers = self._work(call, rates, compared)
+        work, numbers = self._work(call, NO_RATE if rate is None else rate, tuple(compared))
+        answers = [answers_about([*compared.values()])] if compared else []
         if not eager:
-            program = self._count_in_program(work, numbers, call)
+            program = self._count_in_program(work, [*numbers, *answers], call)
             if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
                 self._note_tracing(call, program, failed)
             return
         program = self.counters.eager(work)
-        primitive.count(program, *numbers, auxiliary=self.auxiliary(call))
+        if once:
+            report = report_of([*map(int, numbers), *np.ravel(answers).tolist()])
+            self.counters.enqueue(program, 0, [report])
+        else:
+            primitive.count(program, *numbers, *answers, auxiliary=self.auxiliary(call))
 
-    def _work(self, call: Call, rates: list[Any], compared: Compared) -> tuple[Work, list[Any]]:
-        """The description of a call's block, and the operands of its op."""
+    def _work(self, call: Call, rate: Any, compared: tuple[int, ...]) -> tuple[Work, list[Any]]:
+        """The description of a call's block, and the numbers of a `Report` without answers."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
@@ -184,20 +190,20 @@ class JaxBlocks(backend.Blocks):
             outcomes, decided = [], frozenset()
         before, after, clock = self.steps_so_far(call)
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
-        key = self._path_to(call), self.counters.number_of(clock), bool(rates), tuple(compared)
-        work = Work(function, role, tuple(call.sites), decided, *key)
-        return work, [before, after, *outcomes, *rates, *bits_of(compared)]
+        path, number = self._path_to(call), self.counters.number_of(clock)
+        work = Work(function, role, tuple(call.sites), decided, path, number, compared)
+        return work, [before, after, *(outcomes or [KEPT]), rate]
 
-    def rates_of(self, call: Any) -> list[Any]:
+    def rate_of(self, call: Any) -> Any:
         """The learning rate of a step in a program, if it is a variable, as the op reports it."""
         if call.place is EAGER or call.role != "step" or call.parent is not None:
-            return []
+            return None
         rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
         if call.method == "stateless_apply":
             value = values_given(call).get(id(rate))
         else:
             value = getattr(rate, "value", None)
-        return [] if value is None else [bits_of_rate(value)]
+        return None if value is None else bits_of_rate(value)
 
     def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
         """Add the op of a block to the program that is being traced."""

@@ -6,7 +6,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -109,18 +109,18 @@ def may_be_split(context: Any) -> bool:
     return split and jax.process_count() > 1
 
 
-def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Lower a call of `function` with the operands, without results, that XLA must not drop.
+def call_python(context: Any, function: Callable[..., Any], operand: Any) -> Any:
+    """Lower a call of `function` with an array, without results, that XLA must not drop.
 
     If XLA partitions a program over devices (GSPMD), the first device calls it; in a `pmap` or a
     `shard_map`, each device does.
     """
-    context = context.replace(avals_in=context.avals_in[: len(operands)])
+    context = context.replace(avals_in=context.avals_in[:1])
     result, _, _ = _emit(
         context,
         function,
         None,
-        list(operands),
+        [operand],
         context.avals_in,
         context.avals_out,
         has_side_effect=True,

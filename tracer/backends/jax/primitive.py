@@ -6,7 +6,7 @@ disables the C++ fast path of `jax.jit`: about 30 us for each array passed in or
 
 - a rule for dead code marks it as used, although it has no results (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
-- under `vmap` one call gets a number for each member;
+- under `vmap` one call gets a row of numbers for each member;
 - under `jax.checkpoint` it counts the first computation, not the recomputation;
 - where JAX splits a differentiated loop, the trace has a note (`custom_partial_eval_rules`).
 
@@ -14,28 +14,13 @@ In loops and branches it runs as often as they do. XLA calls Python on a thread 
 holds the GIL; the callback must not call JAX.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from tracer.backends.jax import compat
-
-
-class Counted(Hashable, Protocol):
-    """A block that is counted; identified by identity, also in the caches of JAX."""
-
-    def ran(self, *numbers: "np.ndarray[Any, Any]") -> None:
-        """Count executions: as many as the arrays, all of one shape, have elements.
-
-        Called on any thread, possibly on several at once. An exception here ends the user's
-        program.
-        """
-
-    def doubt(self, reason: str) -> None:
-        """Note why executions may differ from the reports."""
-
 
 ALL_MEMBERS = (
     "a step under vmap is in a branch or a loop that only some members take: vmap runs it for "
@@ -55,15 +40,18 @@ _count = compat.Primitive("tracer_count")
 _count.multiple_results = True
 
 
-def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
-    """Call `counted.ran` with these scalars at each execution.
+def count(counted: Any, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
+    """Call `counted.ran` with a row of these integers at each execution.
 
-    In eager mode, that is now, after waiting for them; else whenever the traced program runs. The
-    `auxiliary` arrays make a `vmap` visible, so the number of members is known. They are not passed
-    to Python, and XLA's program does not use them, so it is compiled the same way.
+    The row is one array, because each argument of a call costs as much as the call; a number may be
+    an array of several. `counted.doubt` gets the reason why executions may differ from the reports.
+    In eager mode, an execution is now, after waiting for the numbers; else whenever the traced
+    program runs. The `auxiliary` arrays make a `vmap` visible, so the number of members is known.
+    They are not passed to Python, and XLA's program does not use them, so it is compiled the same
+    way.
     """
-    scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
-    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars))
+    row = jnp.concatenate([jnp.ravel(jnp.asarray(number, jnp.int32)) for number in numbers])
+    _count.bind(row, *auxiliary, counted=counted)
 
 
 def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:
@@ -88,9 +76,9 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, passed: int
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Any
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Count one execution for each member of the batch, all in one call."""
+    """Count one execution for each member of the batch, all in one call with a row for each."""
     if compat.is_for_some_members():
         counted.doubt(ALL_MEMBERS)
     size = next(
@@ -98,13 +86,12 @@ def _batch(
         for operand, dimension in zip(operands, dimensions, strict=True)
         if dimension is not None
     )
-    whole = [
-        jnp.broadcast_to(operand, (size, *operand.shape))
-        if dimension is None
-        else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands[:passed], dimensions[:passed], strict=True)
-    ]
-    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed)
+    row, dimension = operands[0], dimensions[0]
+    if dimension is None:
+        rows = jnp.broadcast_to(row, (size, *row.shape))
+    else:
+        rows = jnp.moveaxis(row, dimension, 0)
+    _count.bind(rows, *operands[1:], counted=counted)
     return [], []
 
 
@@ -126,21 +113,20 @@ def _once(
     return None, equation, [], [], left
 
 
-def _split(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
+def _split(trace: Any, *tracers: Any, **parameters: Any) -> Any:
     """Count what JAX computes early; it drops ops without results that stay for later."""
     if not all(each.pval.is_known() for each in tracers):
         parameters["counted"].doubt(DIFFERENTIATED)
-    result: Sequence[Any] = trace.default_process_primitive(_count, tracers, parameters)
-    return result
+    return trace.default_process_primitive(_count, tracers, parameters)
 
 
-def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
+def _run(row: Any, *auxiliary: Any, counted: Any) -> Sequence[Any]:
     """Call Python directly in eager mode."""
-    counted.ran(*operands[:passed])
+    counted.ran(np.asarray(row))
     return []
 
 
-def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
+def _lower(context: Any, *operands: Any, counted: Any) -> Any:
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
@@ -152,12 +138,11 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
     if platform not in ("cpu", "cuda"):
         counted.doubt(f"counting on {platform} is not tested: check the counts by other means")
 
-    def ran(*numbers: Any) -> tuple[()]:
-        counted.ran(*numbers)
+    def ran(row: Any) -> tuple[()]:
+        counted.ran(row)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands[:passed])
-    return result
+    return compat.call_python(context, ran, operands[0])
 
 
 _count.def_impl(_run)

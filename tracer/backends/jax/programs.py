@@ -22,9 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from tracer.backends.jax.values import sources
+from tracer.backends.jax.values import NO_RATE, sources
 from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import UNIT, WITHIN, HostLog
@@ -43,18 +41,24 @@ _TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first on
 
 
 class Report(NamedTuple):
-    """The report of one execution of a block."""
+    """The report of one execution of a block: the row of numbers that its op passes."""
 
     before: int
     """The optimizer's iterations when the block began."""
     after: int
     """The iterations when it ended."""
-    outcome: int = KEPT
+    outcome: int
     """The outcome of the sites that are not always kept."""
-    rate: int | None = None
-    """The bits of the learning rate, if reported: see `values`."""
-    seen: tuple[int, ...] = ()
-    """Numbers with the bits of compared variables: see `values`."""
+    rate: int
+    """The bits of the learning rate: see `values`."""
+    seen: tuple[int, ...]
+    """The answers about compared variables: see `values`."""
+
+
+def report_of(row: Sequence[int]) -> Report:
+    """The report that an op passes as a row of numbers."""
+    before, after, outcome, rate, *seen = row
+    return Report(before, after, outcome, rate, tuple(seen))
 
 
 class Work(NamedTuple):
@@ -69,8 +73,6 @@ class Work(NamedTuple):
     path: int
     clock: int
     """A number that identifies the optimizer whose iterations are reported."""
-    rated: bool
-    """Whether the op reports the learning rate."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
 
@@ -92,32 +94,21 @@ class ProgramBlock:
         """For a step: the blocks that were traced as its parts."""
         self.replicas = replicas
 
-    def ran(self, *numbers: Any) -> None:
-        """Count an execution of the op; its numbers are scalars, or arrays of one for each member.
+    def ran(self, numbers: Any) -> None:
+        """Count an execution of the op; `numbers` is a row, or an array with a row of each member.
 
         The program waits for this, with cold processor caches, so short code is fast code.
         """
         try:
-            if not (self.replicas or numbers[0].ndim):
-                report = self._report([int(each) for each in numbers])
-                self._counters.enqueue(self, 0, [report])
-                return
-            by_replica: dict[int, list[Report]] = defaultdict(list)
-            for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
-                replica, *values = each if self.replicas else (0, *each)
-                by_replica[replica].append(self._report(values))
-            for replica, reports in by_replica.items():
+            rows = numbers.reshape(-1, numbers.shape[-1]).tolist()
+            by_replica: dict[int, list[list[int]]] = {} if self.replicas else {0: rows}
+            for replica, *row in rows if self.replicas else ():
+                by_replica.setdefault(replica, []).append(row)
+            for replica, own in by_replica.items():
+                reports = [report_of(row) for row in own]
                 self._counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
             self._counters.fault(error)
-
-    def _report(self, numbers: Sequence[int]) -> Report:
-        before, after, *more = numbers
-        if not more:
-            return Report(before, after)
-        outcome = more.pop(0) if self.work.decided else KEPT
-        rate = more.pop(0) if self.work.rated else None
-        return Report(before, after, outcome, rate, tuple(more))
 
 
 class Progress(NamedTuple):
@@ -217,18 +208,17 @@ class ProgramCounters(Counters):
         self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
             self.replicas = max(self.replicas, program.replicas)
-            number = self.take_number(replica)
-            stamp = UNIT * number
+            if report.rate != NO_RATE:
+                self._note_rate(replica, {report.rate for report in reports})
+            stamp = UNIT * self.take_number(replica)
             if self.waiting:
                 self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and work.variables and self.effects is not None:
             seen = sources(work.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
-        if report.rate is not None:
-            self._note_rate(replica, {report.rate for report in reports})
 
-    def _note_rate(self, replica: int, bits: set[int | None]) -> None:
+    def _note_rate(self, replica: int, bits: set[int]) -> None:
         """Store the learning rate that all members of a step used; NaN if they differ."""
         (value,) = struct.unpack("f", struct.pack("i", *bits)) if len(bits) == 1 else (nan,)
         value = float(f"{value:.7g}")  # the digits of a float32

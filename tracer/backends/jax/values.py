@@ -4,13 +4,13 @@ A value is an array, which may be donated or missing.
 
 An outer step is compared as a whole, as on TensorFlow (`tracer.backends.tensorflow.effects`). JAX
 arrays are immutable, so the old and the new values are both available where the step ends. The
-answers are bits, 31 in a number, which the program computes and passes to the op that counts the
-step: see `programs`. In eager mode, a separate program computes them.
+program computes the answers and passes them to the op that counts the step: see `programs`. In
+eager mode, a separate program computes them.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -75,10 +75,6 @@ def _is_concrete(value: Any) -> bool:
 # Effects: how a step changed them.
 
 
-_BITS = 31
-"""How many bits a number holds: it is an int32 with a sign."""
-
-
 Compared = dict[int, tuple[Any, Any]]
 """By the index of a variable: its value before a step and its value after it."""
 
@@ -125,14 +121,18 @@ class JaxEffects(Logs):
         return known
 
 
-def bits_of(compared: Compared) -> list[Any]:
-    """Numbers with the answers about these variables: see `tracer.core.effects.questions`."""
-    if not compared:
-        return []
-    before, after = map(list, zip(*compared.values(), strict=True))
-    traced = any(isinstance(each, jax.core.Tracer) for each in (*before, *after))
-    numbers = _numbers if traced else _numbers_of_arrays
-    return list(numbers(before, after))
+@partial(jax.jit, inline=True)
+def answers_about(values: Sequence[tuple[Any, Any]]) -> Any:
+    """The answers about variables with these values before and after a step.
+
+    For their order see `tracer.core.effects.questions`.
+    """
+    before, after = map(list, zip(*values, strict=True))
+    # Read the results behind a barrier: XLA could compute a result again for the comparison, and
+    # round it differently.
+    after = jax.lax.optimization_barrier(after)
+    same = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
+    return jnp.array([*same, *map(_is_not_finite, after)], jnp.int32)
 
 
 def bits_of_rate(rate: Any) -> Any:
@@ -140,57 +140,31 @@ def bits_of_rate(rate: Any) -> Any:
     return jax.lax.bitcast_convert_type(jnp.asarray(rate, jnp.float32), jnp.int32)
 
 
+NO_RATE = int(np.array(np.nan, np.float32).view(np.int32))
+"""The bits that stand for an unknown rate."""
+
+
 @lru_cache(maxsize=256)
 def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
-    """What to log of a step, from the numbers of each member of a batch (`jax.vmap`).
+    """What to log of a step, from the answers for each member of a batch (`jax.vmap`).
 
     A variable is not finite if it is so for any member; other answers must hold for all members.
     The result is cached, because most steps are alike and the program waits for this.
     """
-    bits = [
-        [bool(number >> place & 1) for number in numbers for place in range(_BITS)]
-        for numbers in members
-    ]
-    asked = zip(questions(variables), zip(*bits, strict=True), strict=False)
+    asked = zip(questions(variables), zip(*members, strict=True), strict=True)
     return tuple(
         sources_of(variables, [(any if s.what == "not_finite" else all)(b) for s, b in asked])
     )
 
 
-def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    # Read the results behind a barrier: XLA could compute a result again for the comparison, and
-    # round it differently.
-    after = jax.lax.optimization_barrier(list(after))
-    bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
-    bits += [_is_not_finite(each) for each in after]
-    return [
-        sum(
-            jnp.asarray(bit, jnp.int32) << place
-            for place, bit in enumerate(bits[first : first + _BITS])
-        )
-        for first in range(0, len(bits), _BITS)
-    ]
-
-
-_numbers_of_arrays = jax.jit(_numbers)
-
-
 def _is_same(before: Any, after: Any) -> Any:
-    """True if all bits are equal."""
+    """True if all elements are equal, or NaN in both."""
     before, after = jnp.asarray(before), jnp.asarray(after)
-    if before.shape != after.shape or before.dtype != after.dtype:
-        return jnp.asarray(False)
-    if jnp.iscomplexobj(before):
-        return _is_same(before.real, after.real) & _is_same(before.imag, after.imag)
-    if jnp.issubdtype(before.dtype, jnp.floating) and jnp.finfo(before.dtype).bits >= 8:
-        whole = f"uint{8 * before.dtype.itemsize}"  # three times faster than as bytes
-        before, after = (jax.lax.bitcast_convert_type(e, whole) for e in (before, after))
-    return jnp.all(before == after)
+    if before.dtype != after.dtype:
+        return False
+    return jnp.array_equal(before, after, equal_nan=True)
 
 
 def _is_not_finite(after: Any) -> Any:
     """True if any element is infinite or NaN."""
-    after = jnp.asarray(after)
-    if not jnp.issubdtype(after.dtype, jnp.inexact):
-        return jnp.asarray(False)
-    return ~jnp.all(jnp.isfinite(after))
+    return jnp.issubdtype(after.dtype, jnp.inexact) and ~jnp.all(jnp.isfinite(after))

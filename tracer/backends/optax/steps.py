@@ -116,9 +116,9 @@ class OptaxBlocks(JaxBlocks):
         """The step count in the state before and after the step; -1 if it has none."""
         return (*(call.counts or (-1, -1)), None)
 
-    def rates_of(self, call: Any) -> list[Any]:
+    def rate_of(self, call: Any) -> Any:
         """The learning rate in the state, if any."""
-        return [] if call.rate is None else [call.rate]
+        return call.rate
 
     def auxiliary(self, call: calls.Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""
