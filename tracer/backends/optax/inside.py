@@ -19,8 +19,8 @@ class _CallsUnderWay(threading.local):
     """By `id`, weak references to the leaves that are set to zero in the outermost call."""
     names: set[str]
     """The names of the leaves that `set_to_zero` got in the innermost call."""
-    inner: list[list[bool]]
-    """Which leaves are set to zero inside a transformation around them, by call."""
+    inner: list[bool]
+    """Which leaves are set to zero in a branch that was traced last."""
     decays: dict[float, set[str]]
     """By weight decay, the names of the leaves to which it was added in this call."""
 

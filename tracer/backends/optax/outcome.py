@@ -62,10 +62,13 @@ def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any
 
     None if no state decides, or if the outcome is unknown.
     """
-    states, of_all_leaves = _deciding(after)
+    states, old_states = _named(after, *_MAKERS), _named(before, *_MAKERS)
     if not states:
         return None
-    old_states, _ = _deciding(before)
+    partitions = [
+        each for each in _named(after, *_MAKERS, "PartitionState") if _name(each) not in _MAKERS
+    ]
+    of_all_leaves = not any(_named(each, *_MAKERS) for each in partitions)
     if len(states) == len(old_states) == 1 and of_all_leaves:
         (state,), (old,) = states, old_states
         inner = _INNER.get(_name(state), "")
@@ -73,7 +76,7 @@ def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any
         came = _of_state(old, state, KEPT if kept is None else kept, limit)
         if came is not None:
             return came
-    unknown += [_MAKERS[_name(each)] for each in states]
+    unknown += [_MAKERS.get(_name(each), _name(each)) for each in states]
     return None
 
 
@@ -91,56 +94,38 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
     return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
 
 
-def _deciding(state: Any) -> tuple[list[Any], bool]:
-    """The outermost states that decide whether updates are kept.
-
-    Also returns whether each decides for all leaves, unlike in a `partition`.
-    """
-    if not any(map(_decides, jax.tree.leaves(state, is_leaf=_decides))):
-        return [], True
-    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=_decides)[0]
-    found = [(jax.tree_util.keystr(path), each) for path, each in found if _decides(each)]
-    return [each for _, each in found], not any(".inner_states" in path for path, _ in found)
-
-
-def _decides(state: Any) -> bool:
-    return _name(state) in _MAKERS
-
-
 def _name(state: Any) -> str:
     return type(state).__name__
 
 
 def counts_in(before: Any, after: Any) -> tuple[Any, Any] | None:
     """The step count in the states before and after a step, such as Adam's; None without one."""
-    counts = _count_in(before), _count_in(after)
-    return None if any(each is None or values.is_gone(each) for each in counts) else counts
+    old, new = _count_in(before), _count_in(after)
+    return None if old is None or new is None else (old, new)
 
 
 def _count_in(state: Any) -> Any:
-    found = map(_count_of, jax.tree.leaves(state, is_leaf=lambda s: _count_of(s) is not None))
-    return next((each for each in found if each is not None), None)
-
-
-def _count_of(state: Any) -> Any:
-    name = _name(state)
-    field = {"MultiStepsState": "gradient_step"}.get(name, "count")
-    count = getattr(state, field, None) if name.startswith(("ScaleBy", "MultiS", "Inject")) else ()
-    is_count = isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
-    return count if is_count else None
+    for held in _named(state, "ScaleBy", "MultiStepsState", "InjectStateful"):
+        count = getattr(held, "gradient_step", getattr(held, "count", None))
+        if isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i":
+            return None if values.is_gone(count) else count
+    return None
 
 
 def rate_in(state: Any) -> Any:
     """The bits of the only learning rate of `inject_hyperparams` in a state."""
-    held = jax.tree.leaves(state, is_leaf=_has_hyperparams)
-    rates = [each.hyperparams.get("learning_rate") for each in held if _has_hyperparams(each)]
-    if len(rates) != 1 or getattr(rates[0], "shape", None) != ():
-        return None
-    return values.bits_of_rate(rates[0])
+    rates = [held.hyperparams.get("learning_rate") for held in _named(state, "InjectStateful")]
+    only = rates[0] if len(rates) == 1 else None
+    return values.bits_of_rate(only) if getattr(only, "shape", None) == () else None
 
 
-def _has_hyperparams(state: Any) -> bool:
-    return isinstance(getattr(state, "hyperparams", None), dict)
+def _named(state: Any, *names: str) -> list[Any]:
+    """The outermost states in a state whose class names begin so."""
+
+    def is_named(held: Any) -> bool:
+        return _name(held).startswith(names)
+
+    return [*filter(is_named, jax.tree.leaves(state, is_leaf=is_named))]
 
 
 def is_in_multi_steps() -> bool:
@@ -188,18 +173,13 @@ def is_zero(update: Any) -> bool:
     return made is not None and made() is update
 
 
-def _note_zeros(leaves: list[Any]) -> None:
-    with suppress_faults():
-        under_way.zeros |= {id(leaf): ref(leaf) for leaf in leaves}
-
-
 def _in_set_to_zero(zeros_like: Any, values: dict[str, Any]) -> Any:
     """A `zeros_like` that notes what it makes."""
     under_way.names.update(names_in(values["updates"]))
 
     def noting(leaf: Any) -> Any:
         made = zeros_like(leaf)
-        _note_zeros([made])
+        under_way.zeros[id(made)] = ref(made)
         return made
 
     return noting
@@ -212,20 +192,12 @@ def _in_branching(cond: Any, values: dict[str, Any]) -> Any:
         return cond  # the other branch returns what it got
 
     def noting(which: Any, *given: Any, **more: Any) -> Any:
-        outer, under_way.inner = under_way.inner, []
-        try:
-            given = tuple(
-                _noting(each) if callable(each) and each is inner else each for each in given
-            )
-            made = cond(which, *given, **more)
-            calls = under_way.inner
-        finally:
-            under_way.inner = outer
+        under_way.inner = []
+        noted = [_noting(each) if callable(each) and each is inner else each for each in given]
+        made = cond(which, *noted, **more)
         with suppress_faults():
-            leaves = jax.tree.leaves(made[0])
-            if calls and all(len(zeros) == len(leaves) for zeros in calls):
-                places = zip(leaves, *calls, strict=True)
-                _note_zeros([leaf for leaf, *zeros in places if all(zeros)])
+            pairs = zip(jax.tree.leaves(made[0]), under_way.inner, strict=True)
+            under_way.zeros |= {id(leaf): ref(leaf) for leaf, is_zero in pairs if is_zero}
         return made
 
     return noting
@@ -252,7 +224,7 @@ def _in_multi_steps(tree: Any, values: dict[str, Any]) -> Any:
 
 def _note_inner(updates: Any) -> None:
     with suppress_faults():
-        under_way.inner.append(list(map(is_zero, jax.tree.leaves(updates))))
+        under_way.inner = [*map(is_zero, jax.tree.leaves(updates))]
 
 
 def _in_decay(tree: Any, values: dict[str, Any]) -> Any:
