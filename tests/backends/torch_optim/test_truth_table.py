@@ -6,9 +6,9 @@ Each row is a way to train; it returns how many parameters each step updated, as
 import gc
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial, partialmethod, wraps
 from typing import Any
 
 import pytest
@@ -827,6 +827,152 @@ def test_a_closure_or_a_hook_that_steps_once_more(cls: Any, steps: str, by: str)
         assert trace.updates() == sum(readings(parameters))
     else:
         assert any("called another step" in note for note in trace.notes)
+
+
+class Pair(torch.optim.SGD):  # type: ignore[misc]
+    """Has a method that steps another optimizer."""
+
+    def __init__(self, parameters: Any, other: Any) -> None:
+        super().__init__(parameters, lr=1.0, maximize=True)
+        self.other = other
+
+    def sync(self, *hooked: Any) -> Any:
+        self.other.step()
+        return None if hooked else torch.zeros(())
+
+
+class CustomPair(Pair):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            closure()
+        self.param_groups[0]["params"][0].add_(1)
+
+
+@pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("cls", [Pair, CustomPair])
+def test_a_method_of_the_class_that_a_closure_or_a_hook_calls(
+    cls: Any, shared: bool, by: str
+) -> None:
+    """Both steps count; of a parameter that both update, only PyTorch's own code counts two."""
+    own, others = zeros(1), zeros(1)
+    given = own if shared else others
+    optimizer = cls(own, torch.optim.SGD(given, lr=1.0, maximize=True))
+    with tracer.record() as recording:
+        if by != "closure":
+            getattr(optimizer, f"register_step_{by.replace('-', '_')}")(optimizer.sync)
+        for _ in range(3):
+            give([*own, *others])
+            optimizer.step(*([optimizer.sync] if by == "closure" else []))
+    trace = recording.trace()
+    assert sum(readings([*own, *others])) == 6
+    is_once = shared and cls is CustomPair
+    assert (trace.updates(), trace.complete) == ((3, False) if is_once else (6, True))
+
+
+def step_of(optimizer: Any) -> Any:
+    return optimizer.step()
+
+
+@contextmanager
+def in_context(optimizer: Any) -> Iterator[None]:
+    optimizer.step()
+    yield
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "a helper": step_of,
+    "a comprehension": lambda optimizer: [inner.step() for inner in [optimizer]],
+    "a partial": lambda optimizer: partial(optimizer.step)(),
+    "a context": lambda optimizer: in_context(optimizer).__enter__(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_own_code_that_steps_with_another_optimizer_is_no_closure(way: str) -> None:
+    class Lookahead(Around):
+        def step(self, closure: Any = None) -> None:
+            with torch.enable_grad():
+                closure()
+            WAYS[way](self.base)
+
+    parameters = zeros()
+    optimizer = tracer.wrap(Lookahead(Odometer(parameters)))
+    for _ in range(3):
+        optimizer.step(torch.enable_grad()(lambda: give(parameters)))
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [3] * 3
+    assert (by_step(trace), trace.complete) == ([3] * 3, True)
+
+
+def only_the_first(optimizer: Any, group: Any, parameters: Any, gradients: Any, rest: Any) -> bool:
+    """As `SGD._init_group`, but leaves out the other parameters."""
+    (first,) = group["params"][:1]
+    for found, value in ((parameters, first), (gradients, first.grad), (rest, None)):
+        found.append(value)
+    return False
+
+
+def without_a_module(parameters: Any, **options: Any) -> Any:
+    """An optimizer whose class and functions have no module, as `exec` makes them."""
+    made: dict[str, Any] = {"base": torch.optim.SGD, "first": only_the_first}
+    exec("class Made(base):\n  def _init_group(*given): return first(*given)", made)
+    return made["Made"](parameters, **options)
+
+
+class ByDescriptor(torch.optim.SGD):  # type: ignore[misc]
+    _init_group = partialmethod(only_the_first)
+
+
+class InDisguise(torch.optim.SGD):  # type: ignore[misc]
+    @wraps(torch.optim.Optimizer.step)
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.param_groups[0]["params"][0].add_(1)
+
+
+def with_a_method_of_its_own(parameters: Any, **options: Any) -> Any:
+    optimizer: Any = torch.optim.SGD(parameters, **options)
+    optimizer._init_group = partial(only_the_first, optimizer)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "make", [without_a_module, ByDescriptor, InDisguise, with_a_method_of_its_own]
+)
+def test_a_custom_step_that_does_not_look_like_one(make: Callable[..., Any]) -> None:
+    parameters = zeros()
+    with tracer.record() as recording:
+        optimizer = make(parameters, lr=1.0, maximize=True, foreach=False)
+        for _ in range(3):
+            give(parameters)
+            optimizer.step()
+    trace = recording.trace()
+    assert readings(parameters) == [3, 0, 0] and trace.steps == 3
+    assert not trace.complete and "has a custom step" in trace.notes[0]
+
+
+def test_an_inner_step_that_raises_after_it_updated() -> None:
+    class Failing(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            raise RuntimeError("on purpose")
+
+    class Catching(Around):
+        def step(self, closure: Any = None) -> None:
+            with suppress(RuntimeError):
+                self.base.step()
+
+    parameters = zeros()
+    optimizer = Catching(Failing(parameters))
+    optimizer.param_groups = [{"params": zeros(1)}]
+    tracer.wrap(optimizer)
+    give(parameters)
+    optimizer.step()
+    assert readings(parameters) == [1, 1, 1]
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and "a call of step raised an exception" in trace.notes[0]
 
 
 @pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])

@@ -7,11 +7,13 @@ optimizer's `step`, or passes `found_inf` to a fused one, whose kernel skips its
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
+from inspect import unwrap
 from math import prod
 from operator import attrgetter
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -34,7 +36,8 @@ __all__ = [
     "Optimizer",
     "autograd",
     "behind_proxies",
-    "codes_of",
+    "code_of",
+    "delegates",
     "flattened_in",
     "found_inf",
     "global_hooks",
@@ -42,7 +45,6 @@ __all__ = [
     "hooks_after",
     "hooks_before",
     "is_capturing",
-    "is_code_of",
     "is_elsewhere",
     "is_flattened",
     "is_lazy",
@@ -203,43 +205,51 @@ def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
     return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
 
 
-def steps_by_itself(cls: type) -> bool:
-    """True if a step of this class runs code outside PyTorch, which may skip any update.
+def steps_by_itself(optimizer: Any) -> bool:
+    """True if a step of this optimizer runs code outside PyTorch, which may skip any update.
 
     A class that only adds methods to one of PyTorch steps as that one does.
     """
-    theirs = {name for base in cls.__mro__ if _is_theirs(base.__module__) for name in vars(base)}
+    bases = type(optimizer).__mro__
+    own = [base for base in bases if not (base is object or _is_theirs(base.__module__))]
+    theirs = {name for base in bases if base not in own for name in vars(base)}
+    assigned = {name: value for name, value in vars(optimizer).items() if name != "step"}
     return any(
-        isinstance(value, FunctionType) and not _is_theirs(value.__module__)
-        for base in cls.__mro__
-        for name, value in vars(base).items()
-        if name in theirs and name not in _SETTING_UP
+        name in theirs and not name.startswith("__") and _is_own(value)
+        for members in (*map(vars, own), assigned)
+        for name, value in members.items()
     )
 
 
-_SETTING_UP = ("__init__", "__setstate__", "__getstate__", "__repr__")
+def _is_own(method: Any) -> bool:
+    """True for a method with code outside PyTorch: its own, or that of what it decorates."""
+    function = getattr(method, "__func__", method)
+    if not isinstance(function, FunctionType):
+        return callable(method) or hasattr(method, "__get__")
+    inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    is_own = not _is_theirs(function.__globals__.get("__name__"))
+    return is_own or any(_is_own(each) for each in inside if isinstance(each, FunctionType))
 
 
-def codes_of(cls: type) -> set[CodeType]:
-    """The code of the methods of a class, and of the decorators around them."""
-    todo: list[Any] = [value for base in cls.__mro__ for value in vars(base).values()]
-    codes = set()
-    while todo:
-        function = todo.pop()
-        if isinstance(function, FunctionType):
-            codes.add(function.__code__)
-            todo.append(vars(function).get("__wrapped__"))
-    return codes
-
-
-def is_code_of(codes: Set[CodeType], frame: FrameType) -> bool:
-    """True if a frame runs such code, or code of PyTorch."""
-    return frame.f_code in codes or _is_theirs(str(frame.f_globals.get("__name__")))
-
-
-def _is_theirs(module: str) -> bool:
+def _is_theirs(module: Any) -> bool:
     """True for a module of PyTorch, and for those of the classes that any class may derive from."""
-    return module.partition(".")[0] in ("torch", "abc", "builtins", "typing")
+    return str(module).partition(".")[0] in ("torch", "abc", "typing")
+
+
+def delegates(optimizer: Any) -> bool:
+    """True if a step of this optimizer only calls one of another, and shares its result with ranks.
+
+    Those of `torch.distributed` do, such as `ZeroRedundancyOptimizer`.
+    """
+    return str(type(optimizer).step.__module__).startswith("torch.distributed")
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The code of a function behind its decorators; None if Python cannot see it."""
+    while isinstance(function, partial):
+        function = function.func
+    function = unwrap(function)
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
 HAS_CUDA = torch.backends.cuda.is_built()

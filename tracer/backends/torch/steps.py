@@ -5,7 +5,8 @@ when the step begins, or when it ends if a closure computes the gradients or the
 hooks of its own. PyTorch's own code updates each parameter that has a gradient. A step of the
 program's code may skip parameters: then the versions of the parameters decide. A step may call
 another one, by `super().step()` or on a nested optimizer: what the inner one updated, the outer one
-did not. If a closure or a hook calls the inner one, both update what has a gradient.
+did not. If a closure or a hook calls the inner one, both update what has a gradient, unless the
+outer one is custom, which is noted.
 
 PyTorch increments the version of a tensor at each write. A write through `.data` or NumPy, and that
 of a fused kernel (PyTorch's own, bitsandbytes, Triton), changes no version. So where a custom step
@@ -17,7 +18,6 @@ PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial, wraps
-from itertools import takewhile
 from types import FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "counter", "is_around", "method", "skipped", "versions")
+    __slots__ = ("asked", "callers", "counter", "foreign", "method", "skipped", "versions")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
@@ -91,15 +91,18 @@ class Step(calls.Step):
         """The gradients of the step; None until they are known."""
         self.versions: Versions | None = None
         """The versions as the step began, if they decide what it updated."""
-        self.is_around = False
-        """Whether it called another step itself."""
+        self.callers: set[Any] = {None}
+        """The code between this step and the inner ones, and the line of PyTorch that called it."""
+        self.foreign: set[Any] = set()
+        """Those of a closure and of hooks; None for a closure whose code Python cannot see."""
         self.skipped: Any = None
         """A number on the device, not 0 if the step was skipped; None if the host knows."""
 
     @property
     def interrupted(self) -> str:
-        """The note for a step that raised; none for an inner step, as the outer one compares."""
-        return _RAISED if self.parent is None and not self.counter.stopped else ""
+        """The note for a step that raised; none for one by `super()`, as the outer one compares."""
+        is_inner = getattr(self.parent, "counter", None) is self.counter
+        return "" if is_inner or self.counter.stopped else _RAISED
 
 
 def counting(method: F) -> F:
@@ -130,9 +133,9 @@ class StepCounter:
         self.recorder = binding.recorder
         self.index = binding.index
         self._name = type(optimizer).__name__
-        self._codes = compat.codes_of(type(optimizer))
-        self._is_custom = compat.steps_by_itself(type(optimizer))
-        self._looks = self._is_custom or _is_lbfgs(optimizer)
+        self._is_custom = compat.steps_by_itself(optimizer)
+        self._delegates = not self._is_custom and compat.delegates(optimizer)
+        self._looks = self._is_custom or self._delegates or _is_lbfgs(optimizer)
         """Whether a step may leave out a parameter that has a gradient."""
         self._is_fused = False
         self._moved: set[int] = set()
@@ -150,9 +153,12 @@ class StepCounter:
         if self.stopped:
             return
         call = self._enter(Step(self), python)
+        closures = [each for each in (*given[1:], *named.values()) if callable(each)]
+        if self._looks:
+            call.foreign |= {python.f_lineno, *map(compat.code_of, closures)}
         parameters = parameters_of(optimizer.param_groups)
         # A closure, or a hook of the program, may still change the gradients.
-        if not (compat.hooks_before(optimizer) or _computes(given, named)):
+        if not (closures or compat.hooks_before(optimizer)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._looks or call.asked is None:
             call.versions = compat.versions_of(parameters)
@@ -165,12 +171,11 @@ class StepCounter:
         call.python = known_by(python)
         outer = call.parent
         if isinstance(outer, Step):
-            frames = frames_from(python.f_back)
-            between = takewhile(lambda frame: known_by(frame) != outer.python, frames)
-            if all(compat.is_code_of(outer.counter._codes, frame) for frame in between):
-                outer.is_around = True
-            elif outer.counter._looks:
-                self.recorder.note(_WITHIN.format(name=outer.counter._name))
+            for frame in frames_from(python.f_back):
+                is_outer = known_by(frame) == outer.python
+                outer.callers.add(frame.f_lineno if is_outer else frame.f_code)
+                if is_outer:
+                    break
         return call
 
     def _hold(self, call: Step) -> None:
@@ -211,6 +216,7 @@ class StepCounter:
         elif found is not None:
             skipped = bool(found)
         if call.asked is None or self._looks or call.sites:
+            call.foreign.add(python.f_lineno)
             updates = self._look(call, optimizer, skipped)
         else:
             updates = call.asked.updates
@@ -249,8 +255,10 @@ class StepCounter:
             if id(parameter) in inner and (self._looks or not asks):
                 did = False  # counted by the inner step
                 self._moved.add(id(parameter))
-            elif call.is_around and not self._looks:
-                did = False  # a class of PyTorch that steps with another one
+                if self._looks and call.callers & call.foreign:
+                    self.recorder.note(_WITHIN.format(name=self._name))
+            elif self._delegates:
+                did = False
             elif call.versions is not None and (self._looks or not did):
                 did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
@@ -357,14 +365,3 @@ def _asks(layout: Any) -> bool:
 
 def _is_lbfgs(optimizer: Any) -> bool:
     return any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
-
-
-def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """True if a closure is passed to a step, to compute the gradients; the first is the optimizer.
-
-    >>> _computes(("optimizer",), {"closure": None})
-    False
-    """
-    if len(given) == 1 and not named:
-        return False
-    return any(map(callable, given[1:])) or any(map(callable, named.values()))
