@@ -24,7 +24,6 @@ import bench
 from tracer.model import tracefile
 from tracer.model.records import (
     Block,
-    Calls,
     Entry,
     Method,
     Optimizer,
@@ -59,7 +58,7 @@ def trace(
     step, request = Entry(0, 0, "step", None, ()), Entry(0, 0, "request", "dense", every)
     update = Entry(0, 1, "update", "dense", every)
     blocks: list[Block] = []
-    calls: list[Calls] = []
+    calls: list[Block] = []
 
     def block(replica: int, is_step: bool, entries: tuple[Entry, ...], skips: bool) -> Block:
         runs = updated(steps, skips)
@@ -72,8 +71,8 @@ def trace(
             blocks.append(block(replica, False, (update,), True))
         else:
             blocks.append(block(replica, True, (step, request, update), False))
-        calls.append(Calls(0, 0, None, replica, (), 0, 1))
-        calls.append(Calls(0, 1, "dense", replica, every, 0, 1))
+        for entry in (Entry(0, 0, "call", None, ()), Entry(0, 1, "call", "dense", every)):
+            calls.append(Block(0, replica, "tracing", "", False, (entry,), 1, ()))
     names = (f"encoder/layer_{i // 4}/{_PARTS[i % 4]}" for i in range(variables))
     return TraceData(
         optimizers=(Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),),

@@ -111,8 +111,8 @@ def test_two_lines_in_eager_mode(program: Program) -> None:
     trace = tracer.trace_of(program.optimizer)
     calls = Counter[str]()
     for each in trace.data.calls:
-        if trace.methods[each.method].name == "apply_gradients":
-            calls[path_of(trace, each.path)] += each.eager
+        if trace.methods[each.entries[0].method].name == "apply_gradients":
+            calls[path_of(trace, each.path)] += each.total
     assert +calls == {"one": 6, "other": 3}
 
 

@@ -372,7 +372,7 @@ def check_methods(rig: Rig, trace: Any) -> None:
 
 def check_paths(rig: Rig, trace: Any) -> None:
     """Each path is a line of the program, or two with the graph between them."""
-    assert all(each.path is not None for each in trace.data.calls if each.eager + each.tracing)
+    assert all(each.path is not None for each in trace.data.calls if each.total)
     if rig.way not in WAYS.values():  # it is called by the test itself
         return
     for path in {block.path for block in trace.blocks} - {None}:

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from support import rules_by_backend, traces
 from support.golden import assert_golden
-from support.traces import block, called, request, step, update
+from support.traces import block, called, effect, request, step, update
 
 from tracer import keras
 from tracer.errors import UnknownName
@@ -30,15 +30,12 @@ from tracer.model.evidence import (
 )
 from tracer.model.records import (
     Block,
-    Calls,
-    Effect,
     Failure,
     Graph,
     Kind,
     Method,
     Note,
     NotUpdated,
-    Observation,
     Optimizer,
     Program,
     Setting,
@@ -58,7 +55,7 @@ def trace(
     names: Sequence[str] = ("kernel", "bias"),
     optimizers: Sequence[Optimizer] = (),
     graphs: Sequence[Graph] = (),
-    calls: Sequence[Calls] = (),
+    calls: Sequence[Block] = (),
     methods: Sequence[Method] = (traces.APPLY_GRADIENTS, traces.UPDATE_STEP),
     strategy: str = "",
     rows: int = 8,
@@ -110,11 +107,7 @@ def thawed(*names: str, steps: int = 20) -> Trace:
     return traces.changed(made, not_updated=(late,))
 
 
-def effect(what: Observation, of: tuple[int, ...], *runs: Run, replica: int = 0) -> Effect:
-    return Effect(0, replica, what, of, sum(run.total for run in runs), runs)
-
-
-def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> Trace:
+def watched(*effects: Block, steps: int = 20, blocks: Sequence[Block] = ()) -> Trace:
     """Steps in each of which the kernel and the bias were compared."""
     seen = (effect("compared", (0, 1), Run(1, 1, steps)), *effects)
     accumulating = optimizer(gradient_accumulation_steps=4)

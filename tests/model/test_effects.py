@@ -9,7 +9,7 @@ from support import traces
 
 import tracer
 from tracer.model.merge import combine
-from tracer.model.records import Effect, Note, TraceData
+from tracer.model.records import Note, TraceData
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 
@@ -74,7 +74,7 @@ def test_effects_are_kept_in_a_file(tmp_path: Path) -> None:
 def of_worker(name: str, unchanged: Run) -> TraceData:
     data = traces.with_effects().data
     replicas = tuple(replace(each, worker=name) for each in data.replicas)
-    effects = (*data.effects[:1], Effect(0, 0, "unchanged", (1,), unchanged.total, (unchanged,)))
+    effects = (*data.effects[:1], traces.effect("unchanged", (1,), unchanged))
     return replace(data, replicas=replicas, effects=effects)
 
 

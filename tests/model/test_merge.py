@@ -14,6 +14,7 @@ from weakref import ref
 import pytest
 from hypothesis import event, given, strategies as st
 from msgspec.structs import replace
+from support.traces import called
 
 import tracer
 from tracer.model.evidence import GradientsAdded, StateRenewed
@@ -22,7 +23,6 @@ from tracer.model.names import distinct
 from tracer.model.phrases import sentences_on, why_not
 from tracer.model.records import (
     Block,
-    Calls,
     Entry,
     Failure,
     Graph,
@@ -68,7 +68,7 @@ def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) 
             )
             for replica in (0, 1)
         ),
-        calls=(Calls(0, 1, "dense", 0, indices, 0, 1),),
+        calls=(called(1, indices, tracing=1),),
         environment={"cluster": CLUSTER},
     )
 
@@ -259,8 +259,8 @@ def test_a_worker_may_train_a_part(finished: bool) -> None:
     """If it was killed before its first step with the second optimizer, or never makes one."""
     later = Optimizer("sgd", "torch.SGD", "torch", 1, made="train.py:9")
     whole = of(TWO, worker("rank:1", 9))
-    called = Calls(1, 0, None, 0, (), 1, 0)
-    whole = replace(whole, optimizers=(*whole.optimizers, later), calls=(*whole.calls, called))
+    calls = (*whole.calls, called(0, (), eager=1, kind=None, optimizer=1))
+    whole = replace(whole, optimizers=(*whole.optimizers, later), calls=calls)
     part = of(TWO, worker("rank:0", 4, ("a",)), finished=finished)
     trace = merged(part, whole)
     assert trace.count("updates", by=("worker", "variable")) == {
@@ -573,7 +573,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
                 runs=(Run(1, 1, 3),),
             ),
         ),
-        calls=(Calls(1, 0, "dense", 0, (1,), 0, 5),),
+        calls=(called(0, (1,), tracing=5, optimizer=1, root=0),),
         graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0),),
         notes=(Note("seen once", "fact"),),
     )
@@ -595,7 +595,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
         Entry(2, 1, "update", "dense", (1, 2), 2),
         Entry(1, 0, "step", None, ()),
     )
-    assert data.calls[-1] == Calls(2, 1, "dense", 1, (2,), 0, 5)
+    assert data.calls[-1] == called(1, (2,), tracing=5, replica=1, optimizer=2, root=1)
     assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0),)
     assert [*map(str, data.notes)] == ["seen once", "more"] and not data.complete
     assert data.blocks[:2] == worker("").blocks

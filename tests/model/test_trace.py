@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 from support import traces
 from support.cost import at_most
+from support.traces import called
 
 from tracer.errors import UnknownName
 from tracer.model.names import Objects, plain_name
 from tracer.model.records import (
     Block,
-    Calls,
     Entry,
     Method,
     Optimizer,
@@ -99,15 +99,15 @@ def expand(data: TraceData) -> list[Event]:
                         entry.role, kind=entry.kind, variable=name, step=step, context="", **where
                     )
                     events += [event] * entry.times
-    for calls in data.calls:
-        for index in calls.variables or (None,):
+    for block in data.calls:
+        (entry,) = block.entries
+        for index in entry.variables or (None,):
             name = None if index is None else VARIABLES[index].name
-            where = names(calls.optimizer, calls.method, calls.replica)
-            for context, number in (("eager", calls.eager), ("tracing", calls.tracing)):
-                event = Event(
-                    "call", kind=calls.kind, variable=name, step=None, context=context, **where
-                )
-                events += [event] * number
+            where = names(entry.optimizer, entry.method, block.replica)
+            event = Event(
+                "call", kind=entry.kind, variable=name, step=None, context=block.context, **where
+            )
+            events += [event] * block.total
     return events
 
 
@@ -176,14 +176,17 @@ def trace_data(draw: st.DrawFn) -> TraceData:
                 runs=runs,
             )
         )
-    calls = st.builds(
-        Calls, optimizer, st.integers(1, 3), kinds, replica, variables, times, st.integers(0, 3)
+    of_each = st.builds(
+        called,
+        st.integers(1, 3),
+        variables,
+        eager=st.integers(0, 3),
+        kind=kinds,
+        replica=replica,
+        optimizer=optimizer,
     )
-    calls |= st.builds(
-        Calls, optimizer, st.just(0), st.none(), replica, st.just(()), times, st.integers(0, 3)
-    )
-    called = tuple(draw(st.lists(calls, max_size=3)))
-    return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), called)
+    calls = draw(st.lists(of_each | st.builds(called, st.just(0), st.just(()), tracing=times)))
+    return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), tuple(calls))
 
 
 RANGES = st.builds(range, st.integers(1, 30), st.integers(-3, 60), st.integers(1, 6))
@@ -287,7 +290,8 @@ def example() -> TraceData:
         blocks.append(Block(0, replica, "graph", "branch", False, updates, 63, runs))
     loop = (Entry(1, 1, "update", "dense", (3,), times=2),)
     blocks.append(Block(0, 0, "graph", "loop", False, loop, 3, (Run(5, 5, 2),)))
-    calls = (Calls(0, 1, "dense", 0, (0, 1), 0, 2), Calls(0, 0, None, 0, (), 1, 2))
+    steps = (called(0, (), eager=1, kind=None), called(0, (), tracing=2, kind=None))
+    calls = (called(1, (0, 1), tracing=2), *steps)
     return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), calls)
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 from support import traces
 from support.cost import at_most
+from support.traces import called
 
 import tracer
 from tracer.check import verdicts
@@ -23,8 +24,6 @@ from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
 from tracer.model.records import (
     Block,
-    Calls,
-    Effect,
     Entry,
     Graph,
     Line,
@@ -113,7 +112,7 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     size = sizes["variables"]
     change["variables"] = lambda indices: tuple(index % size for index in indices if size)
     tables = {table: [*with_indices(getattr(data, table), change)] for table in TABLES}
-    for table in ("blocks", "effects"):
+    for table in ("blocks", "calls", "effects"):
         for number, each in enumerate(tables[table]):
             total = sum(run.total for run in each.runs) + each.total % 4
             tables[table][number] = replace(each, total=total)
@@ -127,9 +126,9 @@ TABLES = {
     "variables": Variable,
     "replicas": Replica,
     "blocks": Block,
-    "calls": Calls,
+    "calls": Block,
     "graphs": Graph,
-    "effects": Effect,
+    "effects": Block,
     "rates": Rate,
     "not_updated": NotUpdated,
     "lines": Line,
@@ -156,7 +155,7 @@ def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
             Block(0, replica, "graph", "f", True, entries, 14, (Run(1, 1, 10), Run(12, 2, 3)), 2, 1)
             for replica in (0, 1)
         ),
-        calls=(Calls(0, 1, "dense", 0, (0, 1), 0, 2),),
+        calls=(called(1, (0, 1), tracing=2),),
         notes=tuple(map(Note, notes)),
         environment={"tensorflow": "2.21.0"},
     )
@@ -210,7 +209,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, data: TraceData) -> None:
 def test_what_a_file_looks_like(path: Path) -> None:
     Trace(example()).save(str(path))
     assert tracefile.load(str(path)) == Trace(example())
-    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":4,')
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":5,')
     assert path.read_bytes().endswith(b"}\n")
     block = document()["blocks"][1]
     assert [entry["variables"] for entry in block["entries"]] == [[], [0, 1], [0, 1]]
@@ -241,12 +240,12 @@ NO_TRACES: dict[str, Sequence[str | bytes]] = {
     f"{DAMAGED}'utf-8' codec can't decode byte ": [b'{"format": "\xff"}', b"note"],
     f"{DAMAGED}maximum recursion depth exceeded": NESTED,
     **{
-        f"has version {version!r} of the format, and this tracer reads 4: run the program again, "
+        f"has version {version!r} of the format, and this tracer reads 5: run the program again, "
         "or update tracer": [json.dumps({"format": "optimizer-tracer", "version": version})]
-        for version in (3, 5, -1, True, "1", None)
+        for version in (4, 6, -1, True, "1", None)
     },
     f"{DAMAGED}Object missing required field `variables`": [
-        '{"format": "optimizer-tracer", "version": 4, "optimizers": []}'
+        '{"format": "optimizer-tracer", "version": 5, "optimizers": []}'
     ],
 }
 
@@ -310,14 +309,13 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("blocks.0.total", None, "Expected `int`, got `null` - at `$.blocks[0].total`"),
         ("blocks.0.context", "v\n1", "Invalid enum value 'v\\n1' - at `$.blocks[0].context`"),
         ("blocks.0.runs.0", [1, 1], "Expected `array` of at least length 3, got 2"),
-        ("calls.0", {}, "Object missing required field `optimizer` - at `$.calls[0]`"),
+        ("calls.0", {}, "Object missing required field `root` - at `$.calls[0]`"),
         ("blocks.0.total", 12, "blocks[0] holds 12, which cannot be"),  # 13 in the runs
         ("blocks.0.runs.1", [10, 1, 1, 1], "blocks[0] holds 14, which cannot be"),
         ("blocks.0.runs.1", [12, 2**62, 3, 1], f"blocks[0] holds {12 + 2**63}, which cannot be"),
         *((f"blocks.0.runs.0.{at}", 0, "blocks[0] holds ") for at in range(4)),
-        ("calls.0.variables", [0, 2], "calls[0] holds 2, which cannot be"),
-        ("calls.0.eager", -1, "calls[0] holds -1, which cannot be"),
-        ("calls.0.tracing", 10**4200, "calls[0] holds 1000"),
+        ("calls.0.entries.0.variables", [0, 2], "calls[0] holds 2, which cannot be"),
+        ("calls.0.total", 10**4200, "calls[0] holds 1000"),
         ("variables.0.shape", [-1], "variables[0] holds -1, which cannot be"),
         *(
             (f"blocks.0.{field}", index, f"blocks[0] holds {index}, which cannot be")
@@ -531,7 +529,7 @@ def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path)
     [
         (example(("\ud800",)), "surrogates not allowed"),
         (
-            TraceData((), (), (), (), (), (Calls(0, 0, None, 0, (), 1, 0),)),
+            TraceData((), (), (), (), (), (called(0, (), eager=1),)),
             r"calls\[0\] holds 0, which cannot be",
         ),
         (TraceData((), (Variable("v", (2**70,), "int8"),), (), (), (), ()), ".+"),

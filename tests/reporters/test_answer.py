@@ -1,7 +1,6 @@
 """The question and its answer: what is said, and that a rate multiplies to its total."""
 
 import re
-from typing import Any
 
 import msgspec
 import pytest
@@ -62,8 +61,10 @@ COMPILED = msgspec.structs.replace(
 )
 
 
-def run(*blocks: Block, **calls: Any) -> Trace:
-    return traces.keras3(("a",), blocks, (called(1, (0,), **calls),) if calls else ())
+def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
+    calls = [called(1, (0,), eager=eager)] if eager else []
+    calls += [called(1, (0,), tracing=tracing)] if tracing else []
+    return traces.keras3(("a",), blocks, tuple(calls))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.cost import at_most
 from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName
-from tracer.model.records import Effect, Entry, Graph, Line, Replica
+from tracer.model.records import Entry, Graph, Line, Replica
 from tracer.model.timeline import Run, Steps
 from tracer.model.trace import Trace, summaries_of
 from tracer.reporters.columns import By, Part, part_of, sections, table
@@ -123,7 +123,7 @@ def test_a_layer_says_how_many_variables_were_never_updated() -> None:
 )
 def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected: bool) -> None:
     trace = traces.with_effects()
-    effects = (Effect(0, 0, "compared", (0, 1), compared.count, (compared,)), trace.data.effects[1])
+    effects = (traces.effect("compared", (0, 1), compared), trace.data.effects[1])
     text = render(traces.changed(trace, effects=effects), "step")
     assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
 
@@ -215,8 +215,8 @@ def test_a_step_that_is_not_finite_is_shown_after_many_odd_ones() -> None:
         block([update(0)], *(Run(at * at, 1, 1) for at in range(1, 41)), is_step=False),
     )
     effects = (
-        Effect(0, 0, "compared", (0,), 1700, (Run(1, 1, 1700),)),
-        Effect(0, 0, "not_finite", (0,), 1, (Run(1690, 1, 1),)),
+        traces.effect("compared", (0,), Run(1, 1, 1700)),
+        traces.effect("not_finite", (0,), Run(1690, 1, 1)),
     )
     assert "\n1,690 " in render(traces.changed(traces.keras3(("a",), blocks, ()), effects=effects))
 

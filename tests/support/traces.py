@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from tracer.model.evidence import Iterations, NoStep
 from tracer.model.records import (
     Block,
-    Calls,
-    Effect,
     Entry,
     Graph,
     Kind,
@@ -104,9 +102,19 @@ def called(
     kind: Kind | None = "dense",
     replica: int = 0,
     optimizer: int = 0,
+    root: int | None = None,
     path: int | None = None,
-) -> Calls:
-    return Calls(optimizer, method, kind, replica, tuple(of), eager, tracing, path)
+) -> Block:
+    assert not (eager and tracing), "each context is a block of its own"
+    entry = Entry(optimizer, method, "call", kind, tuple(of))
+    root = optimizer if root is None else root
+    made = Block(root, replica, "eager", "", False, (entry,), eager, (), path=path)
+    return replace(made, context="tracing", total=tracing) if tracing else made
+
+
+def effect(what: Observation, of: Sequence[int], *runs: Run, replica: int = 0) -> Block:
+    entry = Entry(0, 0, what, None, tuple(of))
+    return Block(0, replica, "eager", "", False, (entry,), sum(run.total for run in runs), runs)
 
 
 def embedding_on_two_replicas() -> Trace:
@@ -188,10 +196,10 @@ def with_effects() -> Trace:
         (called(1, (0, 1), tracing=1),),
     )
     effects = (
-        Effect(0, 0, "compared", (0, 1), 10, (Run(1, 1, 10),)),
-        Effect(0, 0, "unchanged", (0,), 3, (Run(4, 1, 3),)),
-        Effect(0, 0, "unchanged", (1,), 2, (Run(9, 1, 2),)),
-        Effect(0, 0, "not_finite", (1,), 3, (Run(8, 1, 3),)),
+        effect("compared", (0, 1), Run(1, 1, 10)),
+        effect("unchanged", (0,), Run(4, 1, 3)),
+        effect("unchanged", (1,), Run(9, 1, 2)),
+        effect("not_finite", (1,), Run(8, 1, 3)),
     )
     return changed(trace, effects=effects)
 
@@ -258,7 +266,7 @@ def hostile_names() -> Trace:
 def by_a_stranger(trace: Trace) -> Trace:
     """The trace with all that is text written to harm who reads it: escapes, lines and paths."""
     harm = "\x1b[2J\x1b]0;x\x07\r\nholds  all\u202e\x9b31m[red]</script>../../"
-    fixed = {*get_args(Kind), *get_args(Role), *get_args(Observation), "eager", "graph", "keras3"}
+    fixed = {*get_args(Kind), *get_args(Role), "eager", "graph", "tracing", "keras3"}
     fixed |= {"first", "variables", "argument", "function", *get_args(NoteKind)}  # causes
 
     def harmed(value: Any) -> Any:
@@ -416,7 +424,7 @@ def all_skipped() -> Trace:
         block(branch, is_step=False, graphs=1, idle=1),
         block(branch, is_step=False, graphs=1, idle=1),
     )
-    made = keras3(("kernel",), blocks, (called(1, (0,), tracing=2, optimizer=1),))
+    made = keras3(("kernel",), blocks, (called(1, (0,), tracing=2, optimizer=1, root=0),))
     (inner,) = made.optimizers
     outer = Optimizer("scale", "keras.LossScaleOptimizer", inner.kind, 0)
     graph = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 0)
@@ -521,7 +529,7 @@ def several_callers() -> Trace:
 def keras3(
     names: Sequence[str],
     blocks: tuple[Block, ...],
-    calls: tuple[Calls, ...],
+    calls: tuple[Block, ...],
     class_name: str = "Adam",
     methods: tuple[Method, ...] = (APPLY_GRADIENTS, UPDATE_STEP),
     notes: tuple[str, ...] = (),
@@ -530,7 +538,13 @@ def keras3(
     if blocks:
         graphs = sum(each.graphs for each in blocks if each.step)
         eagerly = sum(each.total for each in blocks if each.step and not each.graphs)
-        calls = (called(0, (), eager=eagerly, tracing=graphs, kind=None), *calls)
+        calls = (called(0, (), tracing=graphs, kind=None), *calls)
+        calls = (called(0, (), eager=eagerly, kind=None), *calls)
+    calls = tuple(
+        replace(each, context=context, total=each.total if each.context == context else 0)
+        for each in calls
+        for context in ("eager", "tracing")
+    )
     return Trace(
         TraceData(
             optimizers=(Optimizer(class_name.lower(), f"my.optimizers.{class_name}", "keras3", 0),),

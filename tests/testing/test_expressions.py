@@ -10,7 +10,6 @@ import tracer
 from tracer.check import verdicts
 from tracer.check.verdicts import BadExpectation, read
 from tracer.errors import UnknownName
-from tracer.model.records import Effect
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, expect_updates
@@ -132,7 +131,7 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
 
 def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
     trace = traces.two_optimizers()
-    compared = Effect(0, 0, "compared", (0, 1), 10, trace.blocks[0].runs)
+    compared = traces.effect("compared", (0, 1), *trace.blocks[0].runs)
     trace = traces.changed(trace, effects=(compared,))
     why = "expected 0, but nothing was compared in some steps"
     assert reasons(trace, "not_finite=0") == [f"not finite: {why}"]

@@ -11,7 +11,7 @@ from tracer.core.counters import Counted, Source
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended
-from tracer.model.records import OBSERVATIONS, Effect, Observation
+from tracer.model.records import OBSERVATIONS, Block, Entry, Observation
 from tracer.model.timeline import Run, union
 
 
@@ -53,8 +53,8 @@ def questions(variables: tuple[int, ...]) -> list[Source]:
 
 def effects_of(
     root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
-) -> Iterator[Effect]:
-    """Yield the effects of a trace; variables with the same effects share a record."""
+) -> Iterator[Block]:
+    """Yield the effects of a trace; variables with the same effects share a block."""
     for replica, ended in sorted(replicas.items()):
         seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
         for source, reading in ended.effects:
@@ -68,7 +68,8 @@ def effects_of(
             total = sum(run.total for run in runs) + sum(each.lost for each in readings)
             alike[what, total, tuple(runs)].append(variable)
         for (what, total, steps), same in alike.items():
-            yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
+            entry = Entry(root, 0, what, None, tuple(sorted(same)))
+            yield Block(root, indices[replica], "eager", "", False, (entry,), total, steps)
 
 
 def not_compared(counted: Counted) -> int:

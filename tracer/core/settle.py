@@ -9,7 +9,7 @@ A step that began and did not end may still run, may have raised, or may have lo
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from tracer.core.call_paths import path_or_none
 from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
 from tracer.core.log import APPLYING, WITHIN, Reading
-from tracer.model.records import Block, Calls, Entry
+from tracer.model.records import Block, Entry
 from tracer.model.timeline import Run, Timeline, fold, join, union
 from tracer.model.words import some
 
@@ -285,35 +285,25 @@ def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Bl
 
 
 def calls_of(
+    root: int,
     calls: Mapping[tuple[Site, int], Sequence[int]],
     methods: Mapping[str, int],
     replicas: Mapping[int, int],
-) -> list[Calls]:
-    """The call counts of a trace, from the counts of each site and path.
+) -> Iterator[Block]:
+    """Yield the call counts of a trace, from the counts of each site and path.
 
-    Variables with equal counts share a record.
+    Variables with equal counts share a block.
     """
-    counts: dict[tuple[Site, int], list[int]] = defaultdict(lambda: [0, 0])
-    for (site, path), (eager, tracing) in calls.items():
+    counts: Counter[tuple[Site, int, str]] = Counter()
+    for (site, path), numbers in calls.items():
         if site.role != "request":
-            # Outer and inner calls count alike.
-            count = counts[site._replace(role="step"), path]
-            count[0] += eager
-            count[1] += tracing
-    rows = ((site, path, *numbers) for (site, path), numbers in counts.items())
-    return [
-        Calls(
-            site.optimizer,
-            methods[site.method],
-            site.kind,
-            replicas[site.replica],
-            variables,
-            eager,
-            tracing,
-            path_or_none(path),
-        )
-        for site, variables, path, eager, tracing in _put_together(rows)
-    ]
+            for context, number in zip(("eager", "tracing"), numbers, strict=True):
+                counts[site._replace(role="step"), path, context] += number  # inner calls, too
+    rows = ((*key, number) for key, number in counts.items())
+    for site, variables, path, context, number in _put_together(rows):
+        entry = Entry(site.optimizer, methods[site.method], "call", site.kind, variables)
+        place = root, replicas[site.replica], context
+        yield Block(*place, "", False, (entry,), number, (), path=path_or_none(path))
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:

@@ -177,7 +177,7 @@ class Reader:
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
-        called = tuple(settle.calls_of(calls, methods, replicas))
+        called = tuple(settle.calls_of(optimizers.root, calls, methods, replicas))
         data = TraceData(
             optimizers=records,
             variables=tuple(variables),
@@ -305,10 +305,8 @@ def _notes_on(where: Surroundings) -> list[Note]:
 
 def ran_in(data: TraceData, known: frozenset[Note]) -> bool:
     """Whether a trace has anything but facts, and notes that were `known` before."""
-    return (
-        not known >= {note for note in data.notes if note.kind != "fact"}
-        or any(block.total for block in data.blocks)
-        or any(calls.eager or calls.tracing for calls in data.calls)
+    return not known >= {note for note in data.notes if note.kind != "fact"} or any(
+        block.total for block in (*data.blocks, *data.calls)
     )
 
 

@@ -32,7 +32,7 @@ from tracer.model.evidence import (
     SparseMissing,
 )
 from tracer.model.phrases import accumulated_steps, class_of, replica_noun, skipper
-from tracer.model.records import Effect, Optimizer
+from tracer.model.records import Block, Observation, Optimizer
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
 from tracer.model.words import KIND_WORDS, listed, plural, some, times
 
@@ -118,8 +118,9 @@ def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> tuple[int, ...
     trace = summary.trace
     sparse = {i for i, method in enumerate(trace.methods) if "sparse" in method.name}
     index = trace.optimizers.index(optimizer)
-    calls = [c for c in trace.data.calls if c.method in sparse and c.optimizer == index]
-    return tuple(sorted({variable for call in calls for variable in call.variables}))
+    entries = [entry for block in trace.data.calls for entry in block.entries]
+    of_it = (each for each in entries if each.method in sparse and each.optimizer == index)
+    return tuple(sorted({variable for entry in of_it for variable in entry.variables}))
 
 
 @rule(
@@ -172,10 +173,9 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
-    seen = [effect for effect in summary.effects if effect.what == "not_finite" and effect.total]
+    seen, looked = _effects(summary, "not_finite"), _effects(summary, "compared")
     if not seen:
         return
-    looked = [effect for effect in summary.effects if effect.what == "compared" and effect.total]
     first = min(_first_step([effect]) for effect in seen)
     beginning = _variables([effect for effect in seen if _first_step([effect]) == first])
     from_the_start = first and first == _first_step(looked)
@@ -193,11 +193,16 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     )
 
 
-def _variables(effects: Sequence[Effect]) -> tuple[int, ...]:
-    return tuple(sorted({index for effect in effects for index in effect.variables}))
+def _effects(summary: Summary, what: Observation) -> list[Block]:
+    """The steps with this observation."""
+    return [each for each in summary.effects if each.total and each.entries[0].role == what]
 
 
-def _first_step(effects: Sequence[Effect]) -> int:
+def _variables(effects: Sequence[Block]) -> tuple[int, ...]:
+    return tuple(sorted({index for effect in effects for index in effect.entries[0].variables}))
+
+
+def _first_step(effects: Sequence[Block]) -> int:
     """The first step of these effects; 0 if unknown."""
     return min((run.first for effect in effects for run in effect.runs), default=0)
 
@@ -227,7 +232,7 @@ LAST_SHARE = 4
     needs=("complete", "effects known"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
-    end = _first_step([effect for effect in summary.effects if effect.what == "not_finite"])
+    end = _first_step(_effects(summary, "not_finite"))
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
     learns = any(last for _, _, last, _ in moves)

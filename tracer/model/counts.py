@@ -8,8 +8,9 @@ No TensorFlow.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -18,7 +19,6 @@ from tracer.model.names import Objects, named, optimizers_meant, variables_meant
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
-    Effect,
     Entry,
     Kind,
     Observation,
@@ -41,10 +41,8 @@ What = Literal[
     "not_finite",
 ]
 """The counts of a trace."""
-CountedRole = Role | Observation | Literal["call"]
-"""The role of an entry, including entries that `counted` makes of calls and effects."""
-EXECUTIONS: frozenset[CountedRole] = frozenset({"step", "update", "discarded", "zeroed", "apply"})
-ROLES: dict[str, frozenset[CountedRole]] = {
+EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "discarded", "zeroed", "apply"})
+ROLES: dict[str, frozenset[Role]] = {
     "updates": frozenset({"update"}),
     "executions": EXECUTIONS,
     "discarded": frozenset({"discarded"}),
@@ -59,7 +57,7 @@ ROLES: dict[str, frozenset[CountedRole]] = {
 class Selection:
     """Selects entries by sets of indices; None selects all."""
 
-    roles: frozenset[CountedRole] | None = None
+    roles: frozenset[Role] | None = None
     kinds: frozenset[Kind | None] | None = None
     methods: frozenset[int] | None = None
     variables: frozenset[int] | None = None
@@ -106,14 +104,6 @@ class Selection:
     __call__ = count
 
 
-def as_block(effect: Effect) -> Block:
-    """Convert an effect to a block that executes in its steps, so that it is counted like one."""
-    role: Any = effect.what
-    entry = Entry(effect.root, -1, role, None, effect.variables)
-    parts = effect.total, effect.runs
-    return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
-
-
 def unknown_effects(data: TraceData) -> list[str]:
     """The notes on unknown effects: no other count depends on these."""
     return [str(note) for note in data.notes if note.kind == "effects"]
@@ -135,18 +125,8 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
 
 
 def counted(data: TraceData) -> Iterator[Block]:
-    """Yield the blocks of a trace, then its Python calls and effects as blocks.
-
-    Calls have the context `eager` or `tracing`.
-    """
-    yield from data.blocks
-    for call in data.calls:
-        root, role = data.optimizers[call.optimizer].root, cast(Any, "call")
-        entries = (Entry(call.optimizer, call.method, role, call.kind, call.variables),)
-        for context, number in (("eager", call.eager), ("tracing", call.tracing)):
-            place = root, call.replica, cast(Any, context)
-            yield Block(*place, "", False, entries, number, (), path=call.path)
-    yield from map(as_block, data.effects)
+    """The blocks of a trace, then its Python calls and effects."""
+    return chain(data.blocks, data.calls, data.effects)
 
 
 def select_entries(
@@ -211,7 +191,7 @@ Measure = Callable[[Block], int]
 
 
 def counting(
-    roles: Iterable[CountedRole],
+    roles: Iterable[Role],
     kinds: Iterable[Kind | None] | None = ("dense", "sparse"),
     methods: Iterable[int] | None = None,
     variable: int | None = None,

@@ -97,10 +97,8 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
     if len(used) == 1:  # also those of which other ranks hold all elements
         others = {*chain(*(row.variables for row in data.not_updated))}
         return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
-    for block in data.blocks:
+    for block in chain(data.blocks, data.calls):
         used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
-    for calls in data.calls:
-        used.get(data.optimizers[calls.optimizer].root, set()).update(calls.variables)
     return {index: tuple(sorted(variables)) for index, variables in used.items()}
 
 

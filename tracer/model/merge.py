@@ -330,8 +330,8 @@ def _united(records: Iterable[Listing]) -> list[Listing]:
 
 def _not_updated(tables: Mapping[str, Sequence[Any]]) -> Iterator[NotUpdated]:
     """Yield the rows of variables without updates; what any rank passes is not `not passed`."""
-    entries = chain.from_iterable(block.entries for block in tables["blocks"])
-    passed = {*chain(*{each.variables for each in (*entries, *tables["calls"])})}
+    blocks = (*tables["blocks"], *tables["calls"])
+    passed = {*chain(*{entry.variables for block in blocks for entry in block.entries})}
     for each in tables["not_updated"]:
         keeps_all = each.why != "not passed" or passed.isdisjoint(each.variables)
         own = each.variables if keeps_all else (e for e in each.variables if e not in passed)

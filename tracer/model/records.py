@@ -11,12 +11,29 @@ from tracer.model.timeline import Run
 Kind = Literal["dense", "sparse", "none"]
 """The kind of a gradient: a tensor, a `tf.IndexedSlices`, or `None`."""
 
-Role = Literal["step", "update", "discarded", "zeroed", "apply", "request"]
+Observation = Literal["compared", "unchanged", "not_finite"]
+"""An observation of a variable in a step. `compared`: it was examined. `unchanged`: no bit changed.
+`not_finite`: it held infinity or NaN after the step."""
+OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
+
+Role = Literal[
+    "step",
+    "update",
+    "discarded",
+    "zeroed",
+    "apply",
+    "request",
+    "call",
+    "compared",
+    "unchanged",
+    "not_finite",
+]
 """What an entry counts. `step`: an execution of `apply_gradients` or `apply`. `update`: an
 execution of the outermost apply method on a variable; `discarded` if its result was thrown away, as
 in JAX while gradients accumulate; `zeroed` if `set_to_zero` of optax replaced it by 0. `apply`: an
 execution of an apply method inside another one. `request`: a gradient passed to the
-outermost `apply_gradients`, which is no execution."""
+outermost `apply_gradients`, which is no execution. `call`: a call by Python. The rest: see
+`Observation`."""
 
 Severity = Literal["error", "warning", "info"]
 
@@ -159,21 +176,26 @@ class Entry(msgspec.Struct, frozen=True):
 
     optimizer: int
     method: int
+    """Its index; 0 for an observation."""
     role: Role
     kind: Kind | None
-    """The kind of the gradient; None for a step method."""
+    """The kind of the gradient; None for a step method and for an observation."""
     variables: tuple[int, ...]
     """Indices of variables; empty for a step method."""
     times: int = 1
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Sites that always execute together on one replica: the body of a graph, or an eager step."""
+    """What always executes together on one replica: the body of a graph, or an eager step.
+
+    Python's calls of a method are a block too, and so are the steps with the same observation.
+    """
 
     root: int
     """The index of the root optimizer; `runs` have its steps."""
     replica: int
-    context: Literal["eager", "graph"]
+    context: Literal["eager", "graph", "tracing"]
+    """`tracing`: Python's calls while a graph is traced."""
     function: str
     """The traced function; empty in eager mode."""
     step: bool
@@ -223,41 +245,6 @@ class Graph(msgspec.Struct, frozen=True):
     detail: str = ""
     """What changed for the first tracing: `x: float32[32, 4] -> float32[8, 4]`. Empty if no
     argument did: at the first call, or for a new function object."""
-
-
-class Calls(msgspec.Struct, frozen=True):
-    """Python calls of a method: `eager` and `tracing` calls on each of `variables`."""
-
-    optimizer: int
-    method: int
-    kind: Kind | None
-    replica: int
-    variables: tuple[int, ...]
-    """Indices of variables; empty for a step method, whose counts are then total."""
-    eager: int
-    tracing: int
-    path: int | None = None
-    """The index of the path to the calls; None if unknown."""
-
-
-Observation = Literal["compared", "unchanged", "not_finite"]
-"""An observation of a variable in a step. `compared`: it was examined. `unchanged`: no bit changed.
-`not_finite`: it held infinity or NaN after the step."""
-OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
-
-
-class Effect(msgspec.Struct, frozen=True):
-    """The steps with the same observation of each of `variables`, if effects were requested."""
-
-    root: int
-    replica: int
-    what: Observation
-    variables: tuple[int, ...]
-    """Indices of variables."""
-    total: int
-    """The number of steps, for each of the variables."""
-    runs: tuple[Run, ...]
-    """The steps; fewer than `total` if their detail was lost."""
 
 
 class RateRun(msgspec.Struct, frozen=True, array_like=True):
@@ -400,7 +387,8 @@ class TraceData(msgspec.Struct, frozen=True):
     methods: tuple[Method, ...]
     replicas: tuple[Replica, ...]
     blocks: tuple[Block, ...]
-    calls: tuple[Calls, ...]
+    calls: tuple[Block, ...]
+    """Python's calls of each method, eagerly and while tracing; they have no steps."""
     graphs: tuple[Graph, ...] = ()
     notes: tuple[Note, ...] = ()
     environment: dict[str, str] = {}
@@ -412,7 +400,7 @@ class TraceData(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...] = ()
     paths: tuple[tuple[int, ...], ...] = ()
     """Indices of `lines`, from the program's outermost line to the intercepted method."""
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[Block, ...] = ()
     """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()
     """The known learning rates and decays of the first process."""
@@ -453,15 +441,7 @@ INDICES: Mapping[type, Mapping[str, str]] = {
     Optimizer: {"root": "optimizers"},
     Block: {"root": "optimizers", "replica": "replicas", "path": "paths"},
     Entry: {"optimizer": "optimizers", "method": "methods", "variables": "variables"},
-    Calls: {
-        "optimizer": "optimizers",
-        "method": "methods",
-        "replica": "replicas",
-        "variables": "variables",
-        "path": "paths",
-    },
     Graph: {"root": "optimizers", "replica": "replicas", "path": "paths"},
-    Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
     Rate: {"root": "optimizers", "variables": "variables"},
     NotUpdated: {"root": "optimizers", "variables": "variables"},
 }

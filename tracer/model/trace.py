@@ -21,12 +21,10 @@ from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model.counts import (
     EXECUTIONS,
     ROLES,
-    CountedRole,
     Counts,
     Measure,
     Selection,
     What,
-    as_block,
     counted,
     counting,
     of_methods,
@@ -48,6 +46,7 @@ from tracer.model.records import (
     Optimizer,
     Program,
     Replica,
+    Role,
     TraceData,
     Variable,
 )
@@ -522,7 +521,7 @@ class Summary(Counts):
         """The indices of the methods that were executed or called."""
         return tuple(sorted(self._methods_with(*EXECUTIONS, "call")))
 
-    def _methods_with(self, *roles: CountedRole) -> set[int]:
+    def _methods_with(self, *roles: Role) -> set[int]:
         return {method for (method,) in self.by(["method"], counting(roles, None))}
 
     @cached_property
@@ -609,7 +608,7 @@ class Summary(Counts):
         """
         first: dict[tuple[object, ...], int] = {}
         times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = {}
-        blocks = [*self.blocks, *map(as_block, self.effects)]
+        blocks = [*self.blocks, *self.effects]
         for number, block in enumerate(blocks):
             key = block.replica, block.runs, block.total, block.outside
             number = first.setdefault(key, number)

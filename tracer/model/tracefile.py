@@ -2,13 +2,12 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 4, "launch": {...},
+    {"format": "optimizer-tracer", "version": 5, "launch": {...},
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "blocks": [{..., "entries": [{..., "variables": [0, 1, 4]}], "runs": [[1, 1, 64, 1]]}],
-     "calls": [{..., "variables": [0, 1, 4], "eager": 0, "tracing": 2}],
-     "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
+     "calls": [...], "effects": [...], "graphs": [...],
+     "notes": [{"text": ..., "kind": "missed", "worker": ""}],
      "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
-     "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
      "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}],
      "not_updated": [{..., "variables": [4, 5], "why": "frozen", "since": 0}], "parts": []}
 
@@ -17,7 +16,7 @@ million regular steps take as much space as ten. The `parts` of a merged trace a
 it was made of.
 
 A reader may rely on this: every index is inside its table; no count is negative, and no number is
-above 2**63 - 1; the steps of the runs of a block or an effect are ascending, and sum to at most its
+above 2**63 - 1; the steps of the runs of a block are ascending, and sum to at most its
 total.
 
 Fields that a reader may ignore can be added without a new version; readers skip unknown fields. Any
@@ -44,7 +43,6 @@ from tracer.model.merge import merge
 from tracer.model.records import (
     INDICES,
     Block,
-    Effect,
     Launch,
     Note,
     TraceData,
@@ -54,7 +52,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of
 
 FORMAT = "optimizer-tracer"
-VERSION = 4
+VERSION = 5
 
 
 class _Header(msgspec.Struct):
@@ -128,7 +126,7 @@ def _impossible(values: Any, sizes: Mapping[str, int], largest: int) -> Iterator
             for field in {*value.__struct_fields__} - _SIGNED:
                 end = sizes[indices[field]] - 1 if field in indices else _LARGEST
                 yield from _impossible(getattr(value, field), sizes, _LIMITS.get(field, end))
-            if isinstance(value, Block | Effect):
+            if isinstance(value, Block):
                 rises = all(before.last < after.first for before, after in pairwise(value.runs))
                 if not rises or sum(run.total for run in value.runs) > value.total:
                     yield value.total
