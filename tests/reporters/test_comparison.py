@@ -101,14 +101,14 @@ def test_where_steps_differ_with_equal_totals() -> None:
         return traces.keras3(("a",), (every, block([update(0)], Run(at, 1, 1), is_step=False)), ())
 
     assert [change[1:] for change in differences(once(3), once(5))] == [
-        ("updates of", "a", 1, 1, "1 to 0 in step 3; 0 to 1 in step 5"),
-        ("updates in", "step 3", 1, 0, ""),
-        ("updates in", "step 5", 0, 1, ""),
+        ("updates of", "a, in other steps", 1, 1),
+        ("updates in", "step 3", 1, 0),
+        ("updates in", "step 5", 0, 1),
     ]
 
 
 def test_a_kind_that_changed() -> None:
-    assert [row[2:5] for row in rows(_trace("dense"), _trace("sparse"))] == [
+    assert [row[2:] for row in rows(_trace("dense"), _trace("sparse"))] == [
         ("a", 5, None),
         ("b", 5, None),
         ("a, sparse", None, 5),
@@ -142,7 +142,7 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
         (
             (ALL_BUT_3, [FIVE]),
             ([FIVE], ALL_BUT_3),
-            [("w, rank 0", 4, 5, "0 to 1 in step 3"), ("w, rank 1", 5, 4, "1 to 0 in step 3")],
+            [("w, rank 0", 4, 5), ("w, rank 1", 5, 4)],
             [("step 3, rank 0", 0, 1), ("step 3, rank 1", 1, 0)],
         ),
         # An update moves from rank 0 to rank 1.
@@ -150,8 +150,8 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
             ([FIVE], []),
             ([], [FIVE]),
             [
-                ("w, rank 0", 5, 0, "1 to 0 in steps 1-5"),
-                ("w, rank 1", 0, 5, "0 to 1 in steps 1-5"),
+                ("w, rank 0", 5, 0),
+                ("w, rank 1", 0, 5),
             ],
             [("steps 1-5, rank 0", 1, 0), ("steps 1-5, rank 1", 0, 1)],
         ),
@@ -159,29 +159,29 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
         (
             ([FIVE], [FIVE], [FIVE], [FIVE]),
             (ALL_BUT_3, ALL_BUT_3, [FIVE], ALL_BUT_3),
-            [("w, rank 0 and 2 more", 5, 4, "1 to 0 in step 3")],
+            [("w, rank 0 and 2 more", 5, 4)],
             [("step 3, rank 0 and 2 more", 1, 0)],
         ),
         # All of them do.
         (
             ([FIVE], [FIVE]),
             (ALL_BUT_3, ALL_BUT_3),
-            [("w", 5, 4, "1 to 0 in step 3")],
+            [("w", 5, 4)],
             [("step 3", 1, 0)],
         ),
         # One trace has another rank.
-        (([FIVE],), ([FIVE], ALL_BUT_3), [("w, rank 1", None, 4, "")], []),
+        (([FIVE],), ([FIVE], ALL_BUT_3), [("w, rank 1", None, 4)], []),
     ],
 )
 def test_ranks_are_compared_one_by_one(
     before: Sequence[Sequence[Run]],
     after: Sequence[Sequence[Run]],
-    updates: list[tuple[str, int, int, str]],
+    updates: list[tuple[str, int | None, int]],
     steps: list[tuple[str, int, int]],
 ) -> None:
     both = of_ranks(*before), of_ranks(*after)
     assert [row[2:] for row in rows(*both)] == updates
-    assert [row[2:5] for row in rows(*both, "updates in")] == steps
+    assert [row[2:] for row in rows(*both, "updates in")] == steps
 
 
 def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:

@@ -23,19 +23,16 @@ from tracer.model.trace import Trace
 
 _TABLES = _CLASS, _METHODS, _VARIABLES, _STEPS = "optimizer", "method", "updates of", "updates in"
 _MAX_ROWS = 100  # rows of a table
-_MAX_SPANS = 3  # spans of steps in a row
 
 
 class Change(NamedTuple):
-    """A row that differs: its count in both traces, None where a trace has no such row."""
+    """A row that differs: its counts in both traces, None where a trace has no such row."""
 
     optimizer: str
     table: str
     name: str
     before: int | str | None
     after: int | str | None
-    where: str = ""
-    """The first steps in which the counts differ."""
 
 
 # Variables.
@@ -134,16 +131,13 @@ def _changes(
         more = f" and {len(among) - 1:,} more" if len(among) > 1 else ""
         on = f", {among[0]}{more}" if len(among) < len(labels) else ""
         first, second, spans = compared(*sides)
-        steps = [
-            (f"steps {at:,}-{last:,}" if at < last else f"step {at:,}", counts)
-            for at, last, counts in spans
-        ]
-        where = [f"{before:,} to {after:,} in {at}" for at, (before, after) in steps]
-        where[_MAX_SPANS:] = ["..."] if len(steps) > _MAX_SPANS else []
+        elsewhere = ", in other steps" if first == second else ""
         if table == _STEPS:
-            yield from (Change(optimizer, table, f"{at}{on}", *counts) for at, counts in steps)
-        elif table == _VARIABLES and (first != second or steps):
-            yield Change(optimizer, table, f"{name}{on}", first, second, "; ".join(where))
+            for at, last, counts in spans:
+                steps = f"steps {at:,}-{last:,}" if at < last else f"step {at:,}"
+                yield Change(optimizer, table, f"{steps}{on}", *counts)
+        elif table == _VARIABLES and (first != second or spans):
+            yield Change(optimizer, table, f"{name}{on}{elsewhere}", first, second)
         elif table == _METHODS and first != second and (of_kind or None not in sides):
             yield Change(optimizer, table, f"{name}{on}", first, second)
 
@@ -186,7 +180,7 @@ def render(
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
         header = f"{shown(optimizer)}: {title}" if several else title
         columns = [Column(each) for each in (header, "first", "second")]
-        rows = [Line((shown(row.name), row.before, row.after), row.where) for row in group]
+        rows = [Line((shown(row.name), row.before, row.after)) for row in group]
         more = [f"... and {len(rows) - _MAX_ROWS:,} more"] if len(rows) > _MAX_ROWS else []
         lines += [Text(), *tabulated(columns, rows[:_MAX_ROWS], width, more)]
     return printed(lines, width, color)
