@@ -6,7 +6,6 @@ and JSON have all of them, by name.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from tracer.errors import UnknownName, shown
@@ -34,6 +33,7 @@ from tracer.model.words import all_true, first_true, plural, some, span
 
 By = Literal["variable", "layer", "step", "replica", "method", "caller"]
 TABLES: tuple[By, ...] = get_args(By)
+_IN_REPORT: tuple[By, ...] = ("variable", "step", "replica", "method")
 
 _UPDATES = (Column("updates"), Column("dense"), Column("sparse"))
 _EFFECTS = (Column("unchanged"), Column("NaN/inf", "not_finite"))
@@ -156,7 +156,7 @@ class Part(NamedTuple):
 
     roots: frozenset[int] | None = None
     """None for all."""
-    rows: Mapping[By, Collection[int]] = MappingProxyType({})
+    rows: Mapping[By, Collection[int]] = {}
     """The variables, steps or replicas of a table; other tables have no such rows."""
     text: str = ""
     """The sentence on the rows; empty if all are asked for."""
@@ -218,11 +218,14 @@ def sections(
         raise UnknownName(f"the table by {by} has no such rows: see {', '.join(part.rows)}")
     found = []
     for summary in summaries_of(trace):
-        names = [by] if by else [*part.rows] or in_report(summary)
+        names = [by] if by else [*part.rows] or _IN_REPORT
         tables = [table(summary, name, part) for name in names]
-        wanted = [each for each in tables if each.rows or not part.rows]
-        if (part.roots is None or summary.root in part.roots) and (wanted or not part.rows):
-            found.append((summary, wanted))
+        if part.rows:
+            tables = [each for each in tables if each.rows]
+        elif by is None:  # a table of one replica would repeat the others
+            tables = [each for each in tables if len(each.rows) > (each.by == "replica")]
+        if (part.roots is None or summary.root in part.roots) and (tables or not part.rows):
+            found.append((summary, tables))
     return found
 
 
@@ -230,17 +233,6 @@ def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
     """One table of an optimizer."""
     rows, below = _TABLES[by](summary)
     return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
-
-
-def in_report(summary: Summary) -> list[By]:
-    """The tables of a whole report: those with content."""
-    has: dict[By, object] = {
-        "variable": summary.variables,
-        "step": summary.steps,
-        "replica": len(summary.replicas) > 1,
-        "method": summary.methods,
-    }
-    return [by for by in has if has[by]]
 
 
 def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:

@@ -82,9 +82,9 @@ def render(trace: Trace) -> str:
             (
                 summary,
                 heat_map(summary, _MAX_CELLS // parts),
-                [columns.table(summary, by) for by in (*columns.in_report(summary), *callers)],
+                [*tables, *(columns.table(summary, by) for by in callers)],
             )
-            for summary in summaries[:_MAX_OPTIMIZERS]
+            for summary, tables in columns.sections(trace)[:_MAX_OPTIMIZERS]
         ],
         optimizers_left=max(0, len(summaries) - _MAX_OPTIMIZERS),
         most_rows=max(_MIN_ROWS, _MAX_ROWS // parts),
