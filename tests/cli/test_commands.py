@@ -243,7 +243,8 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         ["check", "eager.json", "-e", "steps=1", "-o", "eager.json"],
         "argument -o/--output: eager.json is a trace, and would be overwritten",
     ),
-    "no program": (["run"], "the following arguments are required: PROGRAM"),
+    "no program": (["run"], "the following arguments are required: PROGRAM (see tracer run --h"),
+    "no module": (["run", "-m", "no_such_module.train"], "no module named no_such_module.train"),
     "a program that is not there": (
         ["run", "mpirun", "python"],
         "cannot open mpirun: No such file",
@@ -263,8 +264,13 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     ),
     "a table": (["report", "eager.json", "--by", "var"], "argument --by: invalid choice: 'var' ("),
     "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
-    "command": (["train.py", "-v"], "argument COMMAND: invalid choice: 'train.py' (choose from "),
-    "option": (["report", "eager.json", "--outputs"], "unrecognized arguments: --outputs"),
+    "a program as command": (["train.py", "-v"], "did you mean tracer run train.py?"),
+    "a trace as command": (["eager.json"], "did you mean tracer report eager.json?"),
+    "command": (["repot", "eager.json"], "no command 'repot': there are report, demo and 4 more"),
+    "option": (
+        ["report", "eager.json", "--outputs"],
+        "unrecognized arguments: --outputs (see tracer report --help)",
+    ),
     "no file": (["report", "no\n.json"], "cannot be read: No such file"),
     "no trace": (["report", "text.json"], "text.json: is not a trace file"),
     "folder": (
@@ -273,6 +279,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     ),
     "variable": (["report", "eager.json", "--variable", "dence/kernel"], "holds dense/kernel"),
     "step": (["report", "eager.json", "--step", "11-"], "the trace holds 10 steps"),
+    "steps": (["report", "eager.json", "--step", "6-3"], "'6-3' is no range of steps: write 3-6"),
     "a table without the rows": (
         ["report", "eager.json", "--variable", "*", "--by", "step"],
         "the table by step has no such rows: see variable",
@@ -287,7 +294,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "count": (["check", "eager.json", "-e", "dence=4"], "no count 'dence'"),
     "nothing": (["check", "eager.json"], "nothing to check"),
     "a code": (
-        ["check", "eager.json", "--findings", "error", "--ignore", "no-gradients"],
+        ["check", "eager.json", "-e", "steps=10", "--ignore", "no-gradients"],
         "no finding 'no-gradients': there are no-gradient",
     ),
 }

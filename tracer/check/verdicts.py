@@ -143,8 +143,9 @@ def check(
     both the trace and `tracer`, and a code without a finding.
     """
     verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
+    ignored = listed([rule_of(code).code for code in ignore])
     if worst:
-        apart = f" apart from {listed([rule_of(code).code for code in ignore])}" if ignore else ""
+        apart = f" apart from {ignored}" if ignored else ""
         bad = [each for each in at_least(findings(trace), worst) if each.code not in ignore]
         worse = "error" if worst == "error" else f"{worst} or error"
         verdicts += [Verdict(f"finding {each.code}", f"{each.text} {each.advice}") for each in bad]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracer import __version__
-from tracer.errors import MissingExtra, Mistake, UnknownName, shown
+from tracer.errors import MissingExtra, Mistake, UnknownName, shown, unknown_name
 
 Command = Callable[..., int | Callable[[], None] | None]
 """Returns the exit status, or a program to run, whose exceptions Python shows."""
@@ -22,7 +22,9 @@ class _Parser(argparse.ArgumentParser):
     """Reads arguments; a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise Mistake(f"{message} (see {self.prog} --help)")
+        words = [self.prog.partition(" ")[0], *(each for each in sys.argv[1:2] if each in PARSERS)]
+        message = message.replace(", [ARGUMENTS]", "")  # may be left out
+        raise Mistake(f"{message} (see {' '.join(words)} --help)")
 
 
 _PARSER = _Parser(
@@ -77,10 +79,11 @@ def _argument(*names: str, help: str = argparse.SUPPRESS, **options: Any) -> _Ar
 def _steps(text: str) -> range:
     """The steps `3-6`, as reports write them, `3-` to the end, or step `3`."""
     found = re.fullmatch(r"(\d+)(?:(-)(\d*))?", text.replace(",", ""))
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not A-B with two numbers, A- or A")
-    first, dash, last = found.groups()
-    return range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
+    first, dash, last = found.groups() if found else ("1", "-", "0")
+    steps = range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
+    if not steps:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of steps: write 3-6, 3- or 3")
+    return steps
 
 
 def _output(path: str) -> Path:
@@ -336,6 +339,7 @@ def main() -> NoReturn:
     """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
     try:
         try:
+            _check_command(*sys.argv[1:2])
             values = vars(_PARSER.parse_args())
             result = values.pop("function")(**values)
         finally:
@@ -351,6 +355,16 @@ def main() -> NoReturn:
     if callable(result):  # runs a program: Python shows its exceptions
         result()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _check_command(name: str = "") -> None:
+    """Raise `Mistake`, with what was probably meant, for a first word that is no command."""
+    if name.startswith("-") or name in PARSERS:
+        return
+    if os.path.exists(name):
+        meant = "run" if name.endswith(".py") else "report"
+        raise Mistake(f"{name} is no command: did you mean tracer {meant} {name}?")
+    raise unknown_name("command", name, [*PARSERS][1:], "there are")
 
 
 def _fail(reason: str) -> NoReturn:
