@@ -7,13 +7,13 @@ A block is code between fences. What becomes of it is decided by its language an
 - `python` runs, all blocks of a page in one namespace.
 - `sh` runs in `bash`, which stops at the first command that fails.
 - `text` is what the last block that ran printed, word for word; times and the folder are left
-  open. It must follow a block that printed, unless no code stands above it.
+  open. Each follows a block that printed, unless no code stands above it.
 - A block of any language with a title (```` ```python title="train.py" ````, or a first line
   `# train.py`) is a file. Blocks with the same title are one file. All files are written to the
   page's folder, in which its code runs, before anything runs.
-- Others (`toml`, `json`) are not looked at.
+- `toml` and `yaml` are not looked at. No other language is allowed.
 
-Two comments, each on a line of its own or over several:
+Two comments:
 
 - `<!-- not run: REASON -->` before a block: it is left out, and the reader of the source knows why.
 - `<!-- invisible-code-block: python`, then code, then `-->`: runs, and is not shown. It makes what
@@ -28,15 +28,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-
-from sybil import Document, Example, Region
-from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
 import tracer
 
@@ -46,13 +41,7 @@ UPDATE = "TRACER_UPDATE_GOLDEN"
 """With this in the environment, `text` blocks are written anew: see `tests/golden/README.md`."""
 
 RUN = ("python", "sh")
-
-MEANT = {
-    **dict.fromkeys(("py", "python3", "pycon", "ipython"), "python"),
-    **dict.fromkeys(("bash", "shell", "console", "shell-session", "zsh"), "sh"),
-    "": "text",
-}
-"""What nobody would run, and what is to be written in its place."""
+LANGUAGES = (*RUN, "text", "toml", "yaml")
 
 SECONDS = 300
 """How long the commands of a block may take. A command that trains takes ten."""
@@ -72,18 +61,18 @@ OPEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 """What is another one each time, and what stands for it when texts are compared."""
 
-_fences = RawFencedCodeBlockLexer(re.compile(r"(?P<info>[^\n]*)\n"))
-_hidden = DirectiveInHTMLCommentLexer("invisible-code-block", arguments="python|sh")
-_marks = DirectiveInHTMLCommentLexer("not run")
-
-
-class BadPage(Exception):
-    """A page whose blocks cannot be run as they are written."""
+PARTS = re.compile(
+    r"<!-- not run:(?P<reason>.*?)-->"
+    r"|<!-- invisible-code-block: (?P<hidden>python|sh)\n(?P<code>.*?)-->"
+    r"|<!--.*?-->"
+    r"|^```(?P<info>[^\n]*)\n(?P<source>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some code on a page, or the reason why the next one does not run."""
+    """Some code on a page."""
 
     language: str
     source: str
@@ -92,124 +81,67 @@ class Block:
     start: int
     end: int
     """Where the source stands in the text of the page."""
-    title: str | None = None
-    reason: str | None = None
+    title: str = ""
+    reason: str = ""
+    """Why it does not run."""
 
     @property
-    def is_code(self) -> bool:
-        """Whether it runs, if nothing is against it."""
-        return self.language in RUN and self.title is None
+    def runs(self) -> bool:
+        return self.language in RUN and not self.title and not self.reason
 
 
-@dataclass
 class Page:
     """A Markdown page whose blocks can be run."""
 
-    path: Path
-    text: str = field(init=False)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path.relative_to(ROOT)) if ROOT in path.parents else path.name
+        self.text = path.read_text(encoding="utf-8")
+        self.blocks: list[Block] = []
+        reason = ""
+        for part in PARTS.finditer(self.text):
+            if part["reason"] is not None:
+                reason = " ".join(part["reason"].split())
+            elif part["hidden"] or part["info"] is not None:
+                self.blocks.append(self._block(part, reason))
+                reason = ""
 
-    def __post_init__(self) -> None:
-        self.text = self.path.read_text(encoding="utf-8")
-
-    @property
-    def name(self) -> str:
-        """The page's name, with that of its folder if that is not `docs`."""
-        return str(self.path.relative_to(ROOT)) if ROOT in self.path.parents else self.path.name
-
-    @cached_property
-    def blocks(self) -> list[Block]:
-        """The blocks, in order, with their marks.
-
-        Raises `BadPage` for a language that is written otherwise, a mark that gives no reason or
-        stands before no block, and a `text` that is not the output of anything.
-        """
-        found: list[Block] = []
-        reason: str | None = None
-        printed = False
-        code_above = False
-        for block in sorted(self._all(), key=lambda each: each.start):
-            if block.language == "not run":
-                if reason is not None or not block.source:
-                    raise BadPage(f"{self._at(block)}: a mark is `<!-- not run: REASON -->`")
-                reason = block.source
-                continue
-            if block.language in MEANT and block.title is None:
-                raise BadPage(f"{self._at(block)}: write `{MEANT[block.language]}`")
-            marked = Block(**{**vars(block), "reason": reason})
-            if marked.language == "text" and not marked.title and code_above and reason is None:
-                if not printed:
-                    raise BadPage(f"{self._at(block)}: this `text` follows no block that runs")
-                printed = False
-            if marked.is_code:
-                code_above, printed = True, reason is None
-            reason = None
-            found.append(marked)
-        if reason is not None:
-            raise BadPage(f"{self.name}: no block follows `not run: {reason}`")
-        return found
-
-    @property
-    def not_run(self) -> list[Block]:
-        """The blocks that are left out, each with its reason."""
-        return [block for block in self.blocks if block.reason is not None]
+    def _block(self, part: re.Match[str], reason: str) -> Block:
+        group = "code" if part["hidden"] else "source"
+        info = part["hidden"] or part["info"].strip()
+        language = re.split(r"[\s{]", info, maxsplit=1)[0]
+        titled = re.search(r'title="([^"]+)"', info) or re.match(r"# ([\w./]+\.\w+)\n", part[group])
+        start, end = part.span(group)
+        line = self.text.count("\n", 0, start)
+        assert language in LANGUAGES, f"{self.name}:{line}: a block of {language or 'no language'}"
+        return Block(language, part[group], line, start, end, titled[1] if titled else "", reason)
 
     @property
     def makes_devices(self) -> bool:
         """Whether its code must run before TensorFlow has started: it needs a process."""
-        running = (block for block in self.blocks if block.is_code and not block.reason)
-        return any("set_logical_device_configuration" in block.source for block in running)
+        return any(
+            "set_logical_device_configuration" in block.source
+            for block in self.blocks
+            if block.runs
+        )
 
     def run(self, folder: Path) -> None:
         """Run the blocks in this folder, which is the current one; raise what a block raises."""
         program = _Program(self, folder)
         program.write_files()
-
-        def parse(document: Document) -> Iterable[Region]:
-            for block in self.blocks:
-                yield Region(block.start, block.end, parsed=block, evaluator=program)
-
-        for example in Document.parse(str(self.path), parse):
-            example.evaluate()
+        for block in self.blocks:
+            program.do(block)
         program.write_outputs()
-
-    def _at(self, block: Block) -> str:
-        return f"{self.name}:{block.line}"
-
-    def _all(self) -> Iterator[Block]:
-        document = Document(self.text, str(self.path))
-        comments = [each.span() for each in re.finditer(r"(?s)<!--.*?-->", self.text)]
-        for region in _marks(document):
-            yield self._block(region, "not run", " ".join(_content(region).split()))
-        for region in _hidden(document):
-            source = str(region.lexemes["source"])
-            yield self._block(region, region.lexemes["arguments"], source)
-        for region in _fences(document):
-            if any(start < region.start < end for start, end in comments):
-                continue
-            info = region.lexemes["info"].strip()
-            language = re.split(r"[\s{]", info, maxsplit=1)[0]
-            source = str(region.lexemes["source"])
-            titled = re.search(r'title="([^"]+)"', info) or re.match(r"# ([\w./]+\.\w+)\n", source)
-            yield self._block(region, language, source, titled[1] if titled else None)
-
-    def _block(self, region: Region, language: str, source: str, title: str | None = None) -> Block:
-        offset = region.lexemes["source"].offset
-        line = self.text.count("\n", 0, region.start + offset)
-        return Block(language, source, line, region.start, region.end, title)
-
-
-def _content(region: Region) -> str:
-    """What a comment says, on its first line and on those after it."""
-    return f"{region.lexemes['arguments']} {region.lexemes['source']}"
 
 
 class _Program:
-    """The blocks of a page, as they are run one after the other: an evaluator of Sybil's."""
+    """The blocks of a page, as they are run one after the other."""
 
     def __init__(self, page: Page, folder: Path) -> None:
         self._page = page
         self._folder = folder
-        self._printed = ""
+        self._printed: str | None = None
+        """By the last block, if there was one; empty if it does not run."""
         self._written: list[tuple[Block, str]] = []
         self._module = types.ModuleType(re.sub(r"\W", "_", f"page {page.name}"))
         self._source = folder / f"{self._module.__name__}.py"
@@ -223,12 +155,11 @@ class _Program:
         for name in set(re.findall(r"\b(benchmarks|reports|tests)/\w", commands)):
             (self._folder / name).symlink_to(ROOT / name)
         files: dict[str, str] = {}
-        for block in self._page.blocks:
-            if block.title is not None and block.reason is None:
-                files[block.title] = files.get(block.title, "") + block.source + "\n\n"
         lines = self._page.text.count("\n") * [""]
         for block in self._page.blocks:
-            if block.language == "python" and block.is_code and block.reason is None:
+            if block.title and not block.reason:
+                files[block.title] = files.get(block.title, "") + block.source + "\n\n"
+            elif block.runs and block.language == "python":
                 code = block.source.splitlines()
                 lines[block.line : block.line + len(code)] = code
         files[self._source.name] = "\n".join(lines) + "\n"
@@ -237,24 +168,17 @@ class _Program:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
-    def __call__(self, example: Example) -> str | None:
-        """Run one block, or say how its text differs from what was printed."""
-        block: Block = example.parsed
-        if block.reason is not None or block.title is not None:
-            return None
-        if block.language == "python":
-            self._printed = self._output_of_python(block)
-        elif block.language == "sh":
-            self._printed = self._output_of_commands(block)
-        elif block.language == "text" and self._printed:
-            printed, self._printed = self._printed, ""
-            return self._difference(block, printed)
-        elif block.language == "text" and self._has_run(block):
-            return "nothing was printed"
-        return None
-
-    def _has_run(self, text: Block) -> bool:
-        return any(each.is_code and each.start < text.start for each in self._page.blocks)
+    def do(self, block: Block) -> None:
+        """Run a block, or compare its text with what was printed."""
+        if block.runs:
+            run = self._output_of_python if block.language == "python" else self._output_of_commands
+            self._printed = run(block)
+        elif block.language in RUN and not block.title:
+            self._printed = ""
+        elif block.language == "text" and not block.title and self._printed is not None:
+            assert self._printed, f"{self._page.name}:{block.line}: nothing was printed"
+            self._compare(block, self._printed)
+            self._printed = ""
 
     def _output_of_python(self, block: Block) -> str:
         # The lines of the file are those of the page, in tracebacks as for AutoGraph.
@@ -290,16 +214,17 @@ class _Program:
             raise AssertionError(f"exit status {done.returncode}:\n{done.stdout}")
         return done.stdout
 
-    def _difference(self, block: Block, printed: str) -> str | None:
-        """How a text differs from what was printed; None if it does not, or is to be updated."""
+    def _compare(self, block: Block, printed: str) -> None:
+        """Fail if a text differs from what was printed, unless it is to be updated."""
         shown, now = (self._plain(each) for each in (block.source, printed))
         if shown == now:
-            return None
+            return
         if os.environ.get(UPDATE):
             self._written.append((block, self._tidy(printed)))
-            return None
+            return
         before, after = (each.splitlines(keepends=True) for each in (shown, now))
-        return "".join(difflib.unified_diff(before, after, "on the page", "printed"))
+        difference = "".join(difflib.unified_diff(before, after, "on the page", "printed"))
+        raise AssertionError(f"{self._page.name}:{block.line}:\n{difference}")
 
     def _plain(self, text: str) -> str:
         """A text without what is another one each time."""
@@ -312,16 +237,14 @@ class _Program:
         """A text as a page has it, without blanks at the end of lines."""
         text = re.sub(NOISE, "", text.replace(f"{self._folder}{os.sep}", ""))
         text = text.replace(self._source.name, "train.py")  # what stands on the page is a program
-        # Sybil takes away what all lines of a block are indented by.
-        lines = textwrap.dedent(text).strip("\n").splitlines()
+        lines = text.strip("\n").splitlines()
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def write_outputs(self) -> None:
         """Put what was printed in the place of the texts that differed from it."""
         text = self._page.text
         for block, now in reversed(self._written):
-            head, _, rest = text[block.start :].partition("\n")
-            text = text[: block.start] + head + "\n" + now + rest[rest.index("```") :]
+            text = text[: block.start] + now + text[block.end :]
         if self._written:
             self._page.path.write_text(text, encoding="utf-8")
 
