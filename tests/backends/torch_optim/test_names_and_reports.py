@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -157,94 +157,6 @@ def test_a_parameter_that_takes_the_place_of_another() -> None:
         optimizer.step()
     trace = tracer.trace_of(optimizer)
     assert [trace.updates(variable=name) for name in names(trace)] == [1, 1, 1, 1]
-
-
-def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: whether a fused step was skipped is read with the trace, and not in the step."""
-    from tracer.backends.torch import blocks, effects
-
-    read: list[int] = []
-
-    class OnDevice(torch.Tensor):  # type: ignore[misc]
-        def __float__(self) -> float:
-            read.append(1)
-            return float(self.as_subclass(torch.Tensor))
-
-    class Fused(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            return None if self.skips else super().step(closure)
-
-    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
-    monkeypatch.setattr(blocks, "MOST", 10)
-    parameters = zeros()
-    optimizer = tracer.wrap(Fused(parameters))
-    give(parameters)
-    for step in range(1, 10):
-        if step > 1:  # the first steps are without a scaler
-            found = torch.tensor(float(step in (3, 4, 8)))
-            optimizer.found_inf = found.as_subclass(OnDevice)
-        optimizer.skips = step in (3, 4, 8)
-        optimizer.step()
-    assert not read and readings(parameters) == [6, 6, 6]
-    trace = tracer.trace_of(optimizer)
-    assert len(read) == 8
-    assert list(trace.per_step("updates")) == [
-        (1, 2, 3),
-        (3, 4, 0),
-        (5, 7, 3),
-        (8, 8, 0),
-        (9, 9, 3),
-    ]
-    for _ in range(11):  # no more than so many wait
-        optimizer.step()
-    assert len(read) == 8 + 11
-
-
-class Unreadable(torch.Tensor):  # type: ignore[misc]
-    """A number on a device, reading which raises the errors of its class first."""
-
-    errors: ClassVar[list[BaseException]] = []
-
-    def __float__(self) -> float:
-        if self.errors:
-            raise self.errors.pop()
-        return float(self.as_subclass(torch.Tensor))
-
-
-def queued(monkeypatch: pytest.MonkeyPatch, steps: int) -> Any:
-    """An optimizer with queued steps, none of which was skipped."""
-    from tracer.backends.torch import effects
-
-    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
-    parameters = zeros()
-    optimizer = tracer.wrap(Odometer(parameters))
-    give(parameters)
-    optimizer.found_inf = torch.tensor(0.0).as_subclass(Unreadable)
-    for _ in range(steps):
-        optimizer.step()
-    assert readings(parameters) == [steps] * 3
-    return optimizer
-
-
-def test_steps_that_wait_for_the_device_outlive_an_interruption(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    optimizer = queued(monkeypatch, 7)
-    monkeypatch.setattr(Unreadable, "errors", [KeyboardInterrupt()])
-    with pytest.raises(KeyboardInterrupt):
-        tracer.trace_of(optimizer)
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (7, 21, True)
-
-
-def test_steps_that_the_device_cannot_answer_for_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer = queued(monkeypatch, 7)
-    monkeypatch.setattr(Unreadable, "errors", [RuntimeError("device-side assert")])
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.complete) == (0, False)
-    assert "7 steps are not counted" in trace.notes[0]
-    optimizer.step()
-    assert tracer.trace_of(optimizer).updates() == 3
 
 
 def test_the_report_is_in_the_words_of_pytorch() -> None:

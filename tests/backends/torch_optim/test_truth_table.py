@@ -1069,20 +1069,6 @@ def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
     assert "TimeoutError interrupted the tracer" in trace.notes[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["a fused optimizer and a scaler", "a fused class with a step of its own and a scaler"]
-)
-def test_what_only_the_device_knows_of_a_step_that_is_skipped(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU, where `found_inf` is read with the trace, unless own code is looked at."""
-    from tracer.backends.torch import effects
-
-    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
-    ran = ROWS[name](tracer.wrap)
-    check(tracer.trace_of(ran.optimizer), ran)
-
-
 def test_a_step_that_is_captured_in_a_cuda_graph_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: what is replayed calls no Python."""
     parameters = zeros()

@@ -4,12 +4,10 @@ An outer step is compared as a whole, as on TensorFlow (`tracer.backends.tensorf
 PyTorch writes to tensors in place, so during a step memory holds two copies of them. Nothing here
 is part of an autograd graph or writes to the program's tensors.
 
-On the CPU, answers are there at once. On other devices, they stay on the device until they are
-read, because the program must not wait for its device in each step.
+On the CPU, answers are there at once. On another device, the program waits for them once a step.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -30,39 +28,6 @@ _TINY = tuple(
 """The 8-bit floating-point dtypes, for which PyTorch has few operators."""
 
 
-class Seen:
-    """The effects of one step; iterating over it yields the sources to log."""
-
-    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
-        """`held` has for each variable its index, the copy by `copy_of`, and the tensor now."""
-        known = {
-            index: (old, _plain(new))
-            for index, old, new in held
-            if old is not None and not (_is_shard(new) and not old.numel())
-        }
-        self._variables = tuple(known)
-        # A tensor without elements cannot change.
-        unchanged = [new.numel() > 0 and is_same(old, new) for old, new in known.values()]
-        not_finite = [_is_not_finite(new) for _, new in known.values()]
-        self._bits = [*unchanged, *not_finite]
-        places: dict[Any, list[int]] = defaultdict(list)
-        for place, bit in enumerate(self._bits):
-            if bit is not True and bit is not False:
-                places[bit.device].append(place)
-        self.held_back = [
-            (of_device, torch.stack([self._bits[place] for place in of_device]))
-            for of_device in places.values()
-        ]
-        """Answers that cannot be read without waiting for a device."""
-
-    def __iter__(self) -> Iterator[Source]:
-        for places, bits in self.held_back:
-            for place, bit in zip(places, bits.tolist(), strict=True):
-                self._bits[place] = bit
-        self.held_back = []
-        yield from sources_of(self._variables, self._bits)
-
-
 class Effects(Logs):
     """The effects of the steps of one root optimizer; see `Logs` for the lock."""
 
@@ -79,9 +44,20 @@ class Effects(Logs):
 
     def seen(self, call: Step, replica: int) -> Iterable[Source]:
         """What to log of a step that has ended."""
-        held = (call.before or {}).items()
-        every = ((index, before, reference()) for index, (before, reference) in held)
-        return Seen((index, old, tensor_of(own)) for index, old, own in every if own is not None)
+        known: dict[int, tuple[Any, Any]] = {}
+        for index, (old, reference) in (call.before or {}).items():
+            new = tensor_of(reference())
+            if not (old is None or new is None or (_is_shard(new) and not old.numel())):
+                known[index] = old, _plain(new)
+        # A tensor without elements cannot change.
+        bits = [new.numel() > 0 and is_same(old, new) for old, new in known.values()]
+        bits += [_is_not_finite(new) for _, new in known.values()]
+        elsewhere = [place for place, bit in enumerate(bits) if not isinstance(bit, bool)]
+        if elsewhere:
+            answers = [bits[place].to(bits[elsewhere[0]].device) for place in elsewhere]
+            for place, bit in zip(elsewhere, torch.stack(answers).tolist(), strict=True):
+                bits[place] = bit
+        return sources_of(tuple(known), bits)
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of a tensor now; None, with a note, if its bits cannot be compared."""

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
-from tracer.backends.torch import compat, dynamo, effects
+from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "callers", "counter", "foreign", "method", "skipped", "versions")
+    __slots__ = ("asked", "callers", "counter", "foreign", "method", "versions")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
@@ -95,8 +95,6 @@ class Step(calls.Step):
         """The code between this step and the inner ones, and the line of PyTorch that called it."""
         self.foreign: set[Any] = set()
         """Those of a closure and of hooks; None for a closure whose code Python cannot see."""
-        self.skipped: Any = None
-        """A number on the device, not 0 if the step was skipped; None if the host knows."""
 
     @property
     def interrupted(self) -> str:
@@ -203,18 +201,13 @@ class StepCounter:
             if self.stopped:
                 return
             call = self._enter(Step(self), python)
+        found = compat.found_inf(optimizer)
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
-        found, skipped = compat.found_inf(optimizer), False
-        # When the kernel skips its work, writes by the program's own code remain: `_look` then
-        # looks at each parameter, and waits for the device.
-        looks = self._looks and call.parent is not None
-        if found is None and "grad_scaler" in named:
+            found = 0  # to read it would end the capture
+        elif found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
-        elif found is not None and effects.is_held_back(found) and not looks:
-            call.skipped = found
-        elif found is not None:
-            skipped = bool(found)
+        skipped = bool(found)  # the kernel skipped its work; the program waits for the device
         if call.asked is None or self._looks or call.sites:
             call.foreign.add(python.f_lineno)
             updates = self._look(call, optimizer, skipped)
@@ -314,11 +307,9 @@ class StepCounter:
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
-        if isinstance(around, Step):
-            around.skipped = around.skipped if call.skipped is None else call.skipped
-            if around.method is ASKED:
-                around.asked = call.asked
-        elif call.asked is not None:
+        if isinstance(around, Step) and around.method is ASKED:
+            around.asked = call.asked
+        elif around is None and call.asked is not None:
             call.sites += call.asked.requests
         call.sites += updates
         self.recorder.close(call, False)
