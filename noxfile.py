@@ -93,6 +93,7 @@ ALL = (
     "tests/counts/test_strategies.py",
     "tests/counts/test_threads_and_forks.py",
     "tests/counts/test_unusual_methods.py",
+    "tests/fuzz/test_fuzz.py",
     "tests/hooks/test_recording.py",
     "tests/hooks/test_transparency.py",
     "tests/hooks/test_unusual_classes.py",

@@ -1,4 +1,4 @@
-"""Variables that are hard to tell apart: arguments, one given twice, two of one name."""
+"""Variables that are arguments of functions: which one was updated is not always known."""
 
 from typing import Any
 
@@ -90,28 +90,3 @@ def test_closures_beside_arguments(kind: str, optimizer: Any) -> None:
     assert counted(trace, variables["a"]) == Reading(2)
     assert counted(trace, variables["b"]) == Reading(0)
     assert trace.updates(variable="argument v") == 2
-
-
-# One variable twice, two of one name, two optimizers.
-
-
-def test_variable_listed_twice(kind: str, optimizer: Any) -> None:
-    """Two gradients for one variable are two updates of it in each step."""
-    tracer.wrap(optimizer)
-    variables = {name: tf.Variable(tf.zeros((2, 2)), name=name) for name in "ab"}
-    if kind in ("keras2", "keras3"):
-        optimizer.build(list(variables.values()))
-    one = tf.ones((2, 2))
-
-    def apply() -> None:
-        optimizer.apply_gradients([(one, variables[label]) for label in "aba"])
-
-    step = tf.function(apply)
-    for run in (apply, step, step):
-        run()
-    assert readings(variables) == {"a": Reading(6), "b": Reading(3)}
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["a"]) == Reading(6)
-    assert counted(trace, variables["b"]) == Reading(3)
-    assert list(trace.per_step("updates", variable=variables["a"])) == [(1, 3, 2)]
-    assert trace.steps == 3

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import keras2, keras3, needs_keras3
+from support.libraries import keras2
 
 import tracer
 from tracer.backends.tensorflow import ledger
@@ -59,78 +59,6 @@ def applying(optimizer: Any, variable: Any) -> Any:
         optimizer.apply_gradients([(gradient, variable)])
 
     return apply
-
-
-class Delegating(SGD):  # type: ignore[misc]
-    """Its step is a `tf.function`, in which the optimizer `inner` steps, if it has one."""
-
-    def __init__(self, inner: Any = None) -> None:
-        super().__init__(1.0)
-        self.inner = inner
-        self.function: Any = None
-
-    def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
-        for gradient, _ in list(grads_and_vars):
-            self.function(gradient)
-
-
-# Graphs that run in other steps than they were traced in.
-
-
-def test_a_function_traced_inside_a_step_and_run_alone() -> None:
-    weight = zero()
-    outer = Delegating(SGD(1.0))
-    outer.function = applying(outer.inner, weight)
-    tracer.wrap(outer)
-    outer.apply_gradients([(one(), weight)])
-    outer.function(one())
-    outer.function(one())
-    assert_all_counted(outer, weight, [1, 1, 1])
-
-
-def test_a_function_traced_alone_and_run_inside_steps() -> None:
-    weight = zero()
-    outer = Delegating(SGD(1.0))
-    outer.function = applying(outer.inner, weight)
-    tracer.wrap(outer)
-    outer.function(one())
-    for _ in range(3):
-        outer.apply_gradients([(one(), weight)])
-    assert_all_counted(outer, weight, [1, 1, 1, 1])
-    trace = tracer.trace_of(outer)
-    assert trace.executions("apply_gradients") == 3 + 4  # of the outer one, and of the inner one
-
-
-def test_both_in_a_loop_of_another_function() -> None:
-    weight = zero()
-    outer = Delegating(SGD(1.0))
-    outer.function = applying(outer.inner, weight)
-    tracer.wrap(outer)
-    outer.function(one())
-
-    @tf.function
-    def train(count: Any) -> None:
-        for _ in tf.range(count):
-            outer.apply_gradients([(one(), weight)])
-            outer.function(one())
-
-    train(tf.constant(3))
-    outer.function(one())
-    assert_all_counted(outer, weight, [1] * 8)
-
-
-def test_an_apply_method_in_a_function_inside_and_outside_of_steps() -> None:
-    weight = zero()
-    outer = Delegating()
-    outer.function = tf.function(lambda g: (outer._resource_apply_dense(g, weight), None)[1])
-    outer._create_all_weights([weight])
-    outer._prepare([weight])
-    tracer.wrap(outer)
-    outer.function(one())
-    for _ in range(3):
-        outer.apply_gradients([(one(), weight)])
-    outer.function(one())
-    assert_all_counted(outer, weight, [1, 1, 1], outside=2)
 
 
 # Steps that overlap in time.
@@ -268,22 +196,6 @@ def test_an_overflowing_journal_puts_no_update_into_a_wrong_step(
 
 
 # Functions that are older than the tracer.
-
-
-@needs_keras3
-def test_an_older_graph_that_never_moves_iterations() -> None:
-    class Own(keras3.optimizers.SGD):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
-            for gradient, variable in grads_and_vars:
-                self.update_step(gradient, variable, 1.0)
-
-    optimizer, weight = Own(), zero()
-    function = applying(optimizer, weight)
-    function(one())
-    tracer.wrap(optimizer, retrace=False)
-    function(one())
-    trace = tracer.trace_of(optimizer)
-    assert (trace.updates(), trace.complete) == (0, False)
 
 
 def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:

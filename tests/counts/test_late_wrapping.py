@@ -280,54 +280,6 @@ def test_wrapped_after_a_named_step_in_a_function(monkeypatch: pytest.MonkeyPatc
 # Unwrapped and wrapped again.
 
 
-def test_unwrapped_and_wrapped_again_eager(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """The trace goes on, without what ran in between."""
-    tracer.wrap(optimizer)
-    apply()
-    tracer.unwrap(optimizer)
-    apply()
-    apply()
-    assert counted(tracer.trace_of(optimizer), variables["kernel"]) == Reading(1)
-    tracer.wrap(optimizer)
-    for _ in range(3):
-        apply()
-    assert readings(variables)["kernel"] == Reading(6)
-    trace = tracer.trace_of(optimizer)
-    said = {label: counted(trace, variable) for label, variable in variables.items()}
-    dense = Reading(4)
-    assert said == {"table": Reading(0, 4), "kernel": dense, "twin": dense, "bias": dense}
-    assert trace.steps == 4
-
-
-def test_unwrapped_and_wrapped_again_in_a_function(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """A function keeps the graph of the first time, with its counters: all of its runs count."""
-    step = tf.function(apply)
-    tracer.wrap(optimizer)
-    step()
-    step()
-    assert counted(tracer.trace_of(optimizer), variables["kernel"]) == Reading(2)
-    tracer.unwrap(optimizer)
-    step()
-    untraced = tf.function(apply)
-    untraced()
-    tracer.wrap(optimizer)
-    for _ in range(4):
-        step()
-    trace = tracer.trace_of(optimizer)
-    assert readings(variables)["kernel"] == Reading(8)
-    assert counted(trace, variables["kernel"]) == Reading(7)
-    assert trace.steps == 7
-    untraced()
-    untraced()
-    trace = tracer.trace_of(optimizer)
-    assert readings(variables)["kernel"] == Reading(10)
-    assert (counted(trace, variables["kernel"]), trace.complete) == (Reading(9), True)
-
-
 @pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 def test_unwrapped_and_wrapped_again_in_one_fit(kind: str, eagerly: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.against_odometers import assert_three_steps, counted, readings, three_steps
+from support.against_odometers import assert_three_steps, three_steps
 from support.odometers import (
     DENSE_METHOD,
     KINDS,
@@ -150,24 +150,6 @@ def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -
 
 @kinds
 @both
-def test_an_apply_gradients_that_changes_what_it_hands_on(kind: str, compiled: bool) -> None:
-    base: Any = ODOMETERS[kind]
-
-    class Picky(base):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            chosen = [pair for pair in grads_and_vars if "bias" not in pair[1].name]
-            return super().apply_gradients(chosen, *args, **kwargs)
-
-    optimizer = tracer.wrap(Picky())
-    variables, trace = three_steps(kind, optimizer, compiled=compiled)
-    bias = variables.pop("bias")
-    assert_three_steps(variables, trace)
-    assert read(bias) == (Reading(0),)
-    assert (trace.updates(variable=bias), trace.count("requests", variable=bias)) == (0, 3)
-
-
-@kinds
-@both
 def test_an_apply_gradients_that_does_it_all_by_itself(kind: str, compiled: bool) -> None:
     """Nothing of it can be counted, and the trace says so."""
     base: Any = ODOMETERS[kind]
@@ -204,32 +186,6 @@ def test_an_apply_gradients_that_does_a_part_by_itself(kind: str, compiled: bool
     assert_three_steps(variables, trace)
     (found,) = [each for each in trace.findings() if each.code == "never-updated"]
     assert found.text.endswith("(what Partly.apply_gradients assigns by itself is not seen).")
-
-
-def test_apply_method_called_directly(kind: str, optimizer: Any, variables: dict[str, Any]) -> None:
-    """An apply method without `apply_gradients` around it is an update outside of all steps."""
-    tracer.wrap(optimizer)
-    optimizer.apply_gradients(gradients(variables))
-    kernel = raw(variables["kernel"])
-
-    def apply() -> None:
-        one = tf.ones((2, 2))
-        if kind in ("legacy", "v1"):
-            optimizer._resource_apply_dense(one, kernel)
-        elif kind == "keras2":
-            optimizer.update_step(one, kernel)
-        else:
-            optimizer.update_step(one, kernel, 0.1)
-
-    step = tf.function(apply)
-    for run in (apply, step, step):
-        run()
-    assert readings(variables)["kernel"] == Reading(4)
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["kernel"]) == Reading(4)
-    assert trace.steps == 1
-    assert trace.updates(variable=variables["kernel"], step=1) == 1
-    assert trace.complete, trace.notes
 
 
 @both
