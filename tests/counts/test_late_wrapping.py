@@ -125,21 +125,6 @@ def test_an_older_graph_that_runs_is_noted(
         assert any("and is not traced again: what it does" in note for note in trace.notes)
 
 
-def test_a_concrete_function_that_is_not_called_leaves_the_trace_complete(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    step = tf.function(apply)
-    held = step.get_concrete_function()
-    held()
-    tracer.wrap(optimizer)
-    before = readings(variables)
-    step()
-    assert_right(tracer.trace_of(optimizer), variables, minus(readings(variables), before))
-    tracer.unwrap(optimizer)
-    held()
-    assert tracer.trace_of(optimizer).complete
-
-
 def test_what_made_its_variables_in_its_first_call() -> None:
     """Only the graphs are forgotten: a function that made variables makes no others."""
     made = []

@@ -1,7 +1,9 @@
 """Notes the functions and graphs that were traced before their optimizer was wrapped."""
 
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from tracer.kinds import OptimizerKind
 from tracer.model.words import listed
@@ -25,8 +27,7 @@ class Late(NamedTuple):
 class StaleFunctions:
     """The functions of a recorder's optimizers that were traced before the optimizers were wrapped.
 
-    Each one that can be is traced again. One that cannot be is noted when it is called, or at once
-    if its calls are not seen.
+    Each one that can be is traced again, and the others are noted.
     """
 
     reads_again = ""
@@ -35,9 +36,7 @@ class StaleFunctions:
     def __init__(self, note: Callable[..., None]) -> None:
         """`note` is `Root.note`."""
         self._note = note
-        self.missed_calls = 0
-        self.unseen = False
-        """Whether functions may run uncounted and unseen."""
+        self._missed: WeakSet[Any] = WeakSet()
 
     def find(self, late: Late, retrace: bool) -> None:
         """Find the stale functions of an optimizer whose class is replaced now.
@@ -51,14 +50,15 @@ class StaleFunctions:
     def let_go(self, index: int) -> None:
         """Handle the end, perhaps temporary, of tracing an optimizer."""
 
-    def missed_since(self, calls: int) -> bool:
-        """Whether functions may have run uncounted since there were so many `missed_calls`."""
-        return self.unseen or self.missed_calls > calls
+    def may_run(self) -> bool:
+        """Whether functions that were missed may run now."""
+        if self._missed:
+            gc.collect()  # those of a test that has ended
+        return bool(self._missed)
 
-    def missed(self, optimizer: str, function: str, *, unseen: bool = False) -> None:
-        """Note that a function runs uncounted, or may do so from now on, `unseen`."""
-        self.missed_calls += 1
-        self.unseen |= unseen
+    def missed(self, optimizer: str, function: str, graph: Any) -> None:
+        """Note that a `graph` may run uncounted, as part of a function, while it lives."""
+        self._missed.add(graph)
         self._note(
             f"{optimizer}: {function} was traced before the optimizer was wrapped, and is not "
             "traced again: what it does is not counted; wrap the optimizer before it trains"

@@ -56,8 +56,6 @@ class Baseline(NamedTuple):
     counts: Counts
     calls: _Called
     graphs: dict[Key, Graph]
-    missed_calls: int
-    """See `late_wrap.StaleFunctions`."""
     notes: frozenset[Note]
     """The notes of every later trace, except facts; only other notes are about later steps."""
     auxiliary: int = 0
@@ -66,7 +64,7 @@ class Baseline(NamedTuple):
     """Each optimizer's own count of its steps."""
 
 
-THE_BEGINNING = Baseline({}, {}, {}, 0, frozenset())
+THE_BEGINNING = Baseline({}, {}, {}, frozenset())
 
 
 class Reader:
@@ -91,7 +89,7 @@ class Reader:
         self._root.blocks.wait()
         since = THE_BEGINNING if baseline is None else baseline
         now = self._copy()
-        if not (empty or self._optimizers.stale.unseen) and now == since._replace(iterations={}):
+        if not (empty or self._optimizers.stale.may_run()) and now == since._replace(iterations={}):
             return None
         return self._data(now, since)
 
@@ -121,7 +119,6 @@ class Reader:
                 counts,
                 self._called_so_far(),
                 figures,
-                self._optimizers.stale.missed_calls,
                 frozenset([*self._root.notes, *_notes_on(self._root.where)]),
                 sum(optimizer.called.total() for optimizer in self._optimizers.all),
             )

@@ -63,7 +63,7 @@ class Recording(Holder):
             if counted is None:
                 continue
             known = THE_BEGINNING if since is None else since
-            missed = recorder.optimizers.stale.missed_since(known.missed_calls)
+            missed = recorder.optimizers.stale.may_run()
             if is_asked or missed or ran_in(counted[0], known.notes):
                 used.append(counted)
             elif since is None or _was_fitted(counted[0]):

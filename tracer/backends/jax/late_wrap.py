@@ -60,13 +60,13 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
             for function, programs in functions_with(optimizer).items()
             if self._traced.get(function) != programs  # else it was traced while the optimizer was
         }
-        names = [str(getattr(each, "__name__", "program")) for each in _outermost(functions)]
+        names = {str(getattr(each, "__name__", "program")): each for each in _outermost(functions)}
         if retrace:
             forget(functions)
             self.retraced(late.name, names)
             return
-        for name in names:
-            self.missed(late.name, name, unseen=True)
+        for name, function in names.items():
+            self.missed(late.name, name, function)
 
     def let_go(self, index: int) -> None:
         """Store the functions traced so far, which keep counting in a later trace."""

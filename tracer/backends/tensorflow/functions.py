@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Iterator, Set
 from types import CodeType, FrameType
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, proxy, ref
 
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.autograph.pyct import origin_info
@@ -71,7 +71,8 @@ def forget_graphs(function: Any) -> bool:
 
     A function of a SavedModel has a class of its own, and no Python code to trace. A function that
     created variables in its first call must not create them again, so only its graphs are cleared
-    (`polymorphic_function.py`, `Function._call`).
+    (`polymorphic_function.py`, `Function._call`). The first one, which TensorFlow keeps and never
+    calls again, lives on only if the program holds it.
     """
     if type(function) is not polymorphic_function.Function:
         return False
@@ -80,6 +81,8 @@ def forget_graphs(function: Any) -> bool:
         return False
     try:
         function._function_cache.clear()
+        if function._concrete_variable_creation_fn is not None:
+            function._concrete_variable_creation_fn = proxy(function._concrete_variable_creation_fn)
     except BaseException:  # raised by a signal handler: a half-cleared function would be broken
         function._function_cache.clear()
         raise
@@ -95,15 +98,8 @@ def forget_functions_of(graphs: Collection[Any]) -> None:
             forget_graphs(function)
 
 
-def running_functions() -> list[Any]:
-    """Each `ConcreteFunction` with a call under way in a thread."""
-    frames = (frame for stack in _stacks().values() for frame in stack)
-    return [frame.f_locals["self"] for frame in frames if frame.f_code is _CALL_FLAT]
-
-
 _CALL = polymorphic_function.Function._call.__code__
 _CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
-_CALL_FLAT = concrete_function.ConcreteFunction._call_flat.__code__
 _TRACE = func_graph.func_graph_from_py_func.__code__
 
 
@@ -115,13 +111,6 @@ def _stacks() -> dict[int, list[FrameType]]:
     frames = sys._current_frames()
     frames[threading.get_ident()] = sys._getframe(2)
     return {thread: [*frames_from(each)] for thread, each in frames.items()}
-
-
-def feeds_a_dataset(function: Any) -> bool:
-    """True if tf.data runs this function, which never computes its captures again
-    (`data/ops/structured_function.py`).
-    """
-    return "_tf_data_function" in function.function_def.attr
 
 
 def graphs_being_traced() -> list[Any]:

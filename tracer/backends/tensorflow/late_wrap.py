@@ -3,10 +3,9 @@
 Their graphs hold no counter, so their steps are not counted. The optimizer's own iterations cannot
 show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
-graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. An older
-graph that is called all the same is noted, such as a `ConcreteFunction` that the program holds.
-Where calls are not seen, a graph is noted at once: a graph of a Session, the function of a dataset,
-a function that is being traced, one that calls an older one.
+graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. A graph
+that is still alive then is noted, as it may run uncounted: a `ConcreteFunction` that the program
+holds, a graph of a Session, the function of a dataset, a function that is being traced.
 """
 
 import gc
@@ -15,7 +14,6 @@ import re
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -23,18 +21,15 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     bound_to,
     concrete_functions,
-    feeds_a_dataset,
     forget_graphs,
     functions_alive,
     graphs_being_traced,
     ops_in,
-    running_functions,
 )
 from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
-from tracer.core.patches import Patch
 from tracer.core.reachable import held_by, reachable
 from tracer.core.registry import bindings
 from tracer.kinds import kind_of
@@ -53,8 +48,6 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
     def __init__(self, note: Callable[..., None]) -> None:
         super().__init__(note)
-        self._watched: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
-        """By optimizer, the functions whose calls are noted."""
         self._bounds: dict[int, list[int]] = defaultdict(list)
         """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
 
@@ -69,65 +62,43 @@ class StaleFunctions(late_wrap.StaleFunctions):
             self._bounds[index].append(compat.unique_number())
 
     def find(self, late: Late, retrace: bool) -> None:
-        """Clear the graphs of each `tf.function` that uses an optimizer, and watch them all: one
-        that is called again is not that of its `tf.function` alone.
+        """Clear the graphs of each `tf.function` that uses an optimizer, and note what is left:
+        a function that the program holds, that feeds a dataset or has a call under way.
         """
         self.begin(late.number, late.optimizer)
-        any_function = functions_alive()[0] or graphs_being_traced()
+        any_function = bool(functions_alive()[0] or graphs_being_traced())
         handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
         is_update = _updates_by(late.name) if late.kind.name == "v1" else None
-        users = {id(each): each for each in _users_of(late.optimizer, handles, is_update)}
-        stale = {
-            key: function
-            for key, function in users.items()
+        stale = WeakSet(
+            function
+            for function in _users_of(late.optimizer, handles, is_update)
             if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
-        }
-        running = [id(each) for each in running_functions()] if stale else ()
-        for key, function in stale.items():
-            name = compat.function_name(function.graph)
-            in_dataset = feeds_a_dataset(function)
-            if key in running or in_dataset:
-                self.missed(late.name, name, unseen=in_dataset)
-            elif function._captured_inputs and function not in self._watched[late.number]:
-                # A function without captures gets the variables from its caller.
-                self._watched[late.number].add(function)
-                _watch(function, partial(self._called, late.number, late.name, name))
-        again = []
-        for function in functions_alive()[1] if stale and retrace else ():
-            graphs = [each.graph for each in concrete_functions(function) if id(each) in stale]
-            if graphs and forget_graphs(function):
-                again.append(compat.function_name(graphs[0]))
-        self.retraced(late.name, again)
+        )
+        if retrace:
+            self.retraced(late.name, _cleared(stale))
+        if stale or _session_graphs(late):
+            gc.collect()
+            for graph in [function.graph for function in stale]:
+                self.missed(late.name, compat.function_name(graph), graph)
+            for graph in _session_graphs(late):
+                self.missed(late.name, "a graph of a Session", graph)
         for graph in graphs_being_traced():
             if _uses(graph, written_so_far(graph), handles, is_update):
                 region = compat.called_graph(graph)
-                self.missed(late.name, compat.function_name(region), unseen=True)
-        if _in_session_graph(late):
-            gc.collect()  # the graph of a test that has ended
-            if _in_session_graph(late):
-                self.missed(late.name, "a graph of a Session", unseen=True)
-
-    def _called(self, index: int, optimizer: str, function: str) -> None:
-        """Note a call of a stale function: in eager mode, or by a function that is being traced."""
-        if self._is_traced(index):
-            self.missed(optimizer, function, unseen=not compat.in_eager())
+                self.missed(late.name, compat.function_name(region), region)
 
     def _is_traced(self, index: int) -> bool:
         return len(self._bounds[index]) % 2 == 1
 
 
-def _watch(function: Any, called: Callable[[], None]) -> None:
-    """Call `called` at each call of a function: it evaluates the captures
-    (`ConcreteFunction.captured_inputs`).
-    """
-    first, *others = function._captured_inputs
-
-    def capture() -> Any:
-        called()
-        return first() if callable(first) else [first]
-
-    ours = [capture, *others]
-    Patch(function, "_captured_inputs", ours, "to see calls that are not counted", "gone").put_in()
+def _cleared(stale: Collection[Any]) -> list[str]:
+    """Clear the graphs of each `tf.function` with a stale function; returns their names."""
+    names = []
+    for function in functions_alive()[1] if stale else ():
+        graphs = [each.graph for each in concrete_functions(function) if each in stale]
+        if graphs and forget_graphs(function):
+            names.append(compat.function_name(graphs[0]))
+    return names
 
 
 def _users_of(
@@ -200,8 +171,8 @@ def _follow(value: Any) -> Iterator[Any]:
         yield value.python_function
 
 
-def _in_session_graph(late: Late) -> bool:
-    """True if a living graph of a Session contains uncounted updates by an optimizer.
+def _session_graphs(late: Late) -> list[Any]:
+    """The living graphs of Sessions with uncounted updates by an optimizer.
 
     A `legacy` or a `v1` optimizer puts them under `NAME/update...`: see `_updates_by`. An optimizer
     whose class has its own step may put them anywhere, so for it each update op counts as one.
@@ -213,9 +184,12 @@ def _in_session_graph(late: Late) -> bool:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
     is_update = _updates_by(late.name)
-    return any(
-        (_UPDATE.search(op.type) if late.own_steps else is_update(op))
-        and not compat.is_called_before(op)
+    return [
+        graph
         for graph in graphs
-        for op in graph.get_operations()
-    )
+        if any(
+            (_UPDATE.search(op.type) if late.own_steps else is_update(op))
+            and not compat.is_called_before(op)
+            for op in graph.get_operations()
+        )
+    ]
