@@ -179,7 +179,6 @@ def optimizer_as_static_argument(healthy: bool) -> tuple[bool, Any]:
     "optimizer-renewed",
     "in each of 8 steps",
     "the state that update returned was never passed to the next step",
-    "{here})",
     screen="long",
 )
 def state_dropped(healthy: bool) -> tuple[bool, Any]:
@@ -191,7 +190,7 @@ def state_dropped(healthy: bool) -> tuple[bool, Any]:
     state, moves = tx.init(weights), []
     for _ in range(8):
         gradients = jax.grad(lambda p: (p**2).sum())(weights)
-        updates, after = tx.update(gradients, state, weights)  # here
+        updates, after = tx.update(gradients, state, weights)
         if healthy:
             state = after
         moves.append(float(jnp.abs(updates).max()))

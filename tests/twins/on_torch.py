@@ -303,7 +303,7 @@ def last_group_lost(healthy: bool) -> bool:
 @twin(
     "gradients-added",
     "In 29 of 30 steps backward added to gradients that the previous step had used: zero_grad "
-    "did not clear them (stepped in {here}).",
+    "did not clear them.",
     fix="Call optimizer.zero_grad() once for each step",
     screen="sweep",
 )

@@ -19,10 +19,9 @@ from msgspec import Struct, structs
 
 from tracer.errors import shown, unknown_name
 from tracer.model.counts import unknown_effects, updates
-from tracer.model.phrases import replica_noun
 from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import DIALECTS, first_of, listed, plural, some
+from tracer.model.words import DIALECTS, first_of, listed, plural
 
 MAX_CASES = 3  # the most cases of variables that are reported one by one
 MAX_NAMES = 3  # the most variables named in a sentence
@@ -125,15 +124,6 @@ def _filled(summary: Summary, case: Case, variables: Iterable[int]) -> str:
     return text
 
 
-def with_line(summary: Summary, text: str) -> str:
-    """Add the line that makes the steps to a sentence, if unique and no line is in it yet."""
-    data = summary.trace.data
-    ran = (block.path for block in summary.blocks if block.step and block.total)
-    lines = {data.nearest_line(path) for path in ran}
-    line = lines.pop() if len(lines) == 1 and ".py:" not in text else None
-    return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."
-
-
 def made_in(summary: Summary) -> str:
     """` (Adam was made in train.py:12)`, for the end of a sentence; empty if unknown."""
     root = summary.optimizers[0]
@@ -164,15 +154,6 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:
     """The names of variables; `''` for an empty name."""
     return tuple(summary.trace.variables[index].name or "''" for index in variables)
-
-
-def on_replicas(summary: Summary, replicas: Sequence[int]) -> str:
-    """` on rank 1`, or ` on 4 ranks`; empty for all replicas of the optimizer."""
-    if len(replicas) == len(summary.replicas):
-        return ""
-    names = [replica.label for replica in summary.trace.replicas]
-    many = some(len(replicas), replica_noun(summary.trace))
-    return f" on {many if len(replicas) > MAX_NAMES else listed([names[e] for e in replicas])}"
 
 
 def of_optimizer(summary: Summary) -> str:

@@ -19,7 +19,6 @@ from tracer.findings.rule import (
     names_of,
     of_optimizer,
     rule,
-    with_line,
 )
 from tracer.model.counts import updates
 from tracer.model.evidence import (
@@ -261,7 +260,7 @@ def optimizer_renewed(summary: Summary) -> Iterator[Case]:
             "state that update returned was never passed to the next step."
         )
         yield Case(
-            with_line(summary, text),
+            text,
             "Pass each step the state that the previous one returned, and call init once, "
             "before the loop. If each step is meant to start from zero, as the only step of "
             "an inner loop or of a candidate, there is nothing to do.",
@@ -497,7 +496,7 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
                 f"In {added.steps:,} of {some(added.of, 'step')}{of_optimizer(summary)} backward "
                 "added to gradients that the previous step had used: zero_grad did not clear them."
             )
-            yield Case(with_line(summary, text))
+            yield Case(text)
 
 
 @rule(

@@ -8,10 +8,8 @@ from tracer.findings.rule import (
     names_in_short,
     names_of,
     of_optimizer,
-    on_replicas,
     rule,
 )
-from tracer.kinds import KINDS
 from tracer.model.counts import (
     counting,
     dense,
@@ -31,27 +29,21 @@ from tracer.model.evidence import (
     SharedByMembers,
     SparseMissing,
 )
-from tracer.model.phrases import accumulated_steps, class_of, replica_noun, skipper
-from tracer.model.records import Block, Observation, Optimizer
+from tracer.model.phrases import class_of, replica_noun
+from tracer.model.records import Block, Observation
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
 from tracer.model.words import KIND_WORDS, listed, plural, some, times
 
 # The methods that make updates.
 
-_SIGNATURES = {
-    "update_step": "`update_step(self, gradient, variable, learning_rate)`",
-    "_parallel_update_step": "`_parallel_update_step(self, grads, variables, learning_rate)`",
-    "_resource_apply_dense": "`_resource_apply_dense(self, grad, var, apply_state=None)`",
-    "_resource_apply_sparse": (
-        "`_resource_apply_sparse(self, grad, var, indices, apply_state=None)`"
-    ),
+_LEGACY = "tf_keras.optimizers.legacy.Optimizer"
+_METHODS = {
+    "update_step": ("(self, gradient, variable, ...)", "keras.optimizers.Optimizer"),
+    "_parallel_update_step": ("(self, grads, variables, ...)", "keras.optimizers.Optimizer"),
+    "_resource_apply_dense": ("(self, grad, var, ...)", _LEGACY),
+    "_resource_apply_sparse": ("(self, grad, var, indices, ...)", _LEGACY),
 }
-_NOT_PASSED = {"keras2": ", learning_rate", "v1": ", apply_state=None"}
-_BASES = {
-    "legacy": "tf_keras.optimizers.legacy.Optimizer",
-    "keras3": "keras.optimizers.Optimizer",
-    "v1": "tf.compat.v1.train.Optimizer",
-}
+"""The arguments of methods that programs define, and the class that calls each."""
 
 
 @rule(
@@ -72,19 +64,14 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
         kind, calls = optimizer.kind, own.called
         method = f"{class_of(optimizer)}.{own.method}"
         base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
-        signature = _SIGNATURES.get(calls, f"`{calls}`")
-        signature = signature.replace(_NOT_PASSED.get(kind, ""), "")
+        arguments, _ = _METHODS.get(calls, ("", ""))
+        _, caller = _METHODS.get(own.method, ("", ""))
+        derive = f", or derive the class from {caller}" if caller else ""
         yield Case(
             f"{method} overrides nothing: {base}, and no other method of "
             f"{class_of(optimizer)} calls {own.method}.",
-            f"Define {signature} instead{_or_derive(own.method)}.",
+            f"Define `{calls}{arguments}` instead{derive}.",
         )
-
-
-def _or_derive(method: str) -> str:
-    """`, or derive the class from` the optimizers that call a method of this name, if any do."""
-    kinds = (k.name for k in KINDS if method in {each.name for each in k.apply_methods})
-    return next((f", or derive the class from {_BASES[k]}" for k in kinds if k in _BASES), "")
 
 
 @rule(
@@ -102,25 +89,20 @@ def _or_derive(method: str) -> str:
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
-    for optimizer, own in summary.evidence(SparseMissing):
-        variables = _with_sparse_calls(summary, optimizer)
-        if variables:
-            first = summary.trace.variables[variables[0]].name
-            yield Case(
-                f"{class_of(optimizer)} has no {own.method}, and the gradient of {first} is "
-                "sparse, which raises NotImplementedError.",
-                variables=variables,
-            )
-
-
-def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> tuple[int, ...]:
-    """The variables for which Python called a sparse apply method of the optimizer."""
     trace = summary.trace
-    sparse = {i for i, method in enumerate(trace.methods) if "sparse" in method.name}
-    index = trace.optimizers.index(optimizer)
-    entries = [entry for block in trace.data.calls for entry in block.entries]
-    of_it = (each for each in entries if each.method in sparse and each.optimizer == index)
-    return tuple(sorted({variable for entry in of_it for variable in entry.variables}))
+    for optimizer, lacks in summary.evidence(SparseMissing):
+        index = trace.optimizers.index(optimizer)
+        entries = [entry for block in trace.data.calls for entry in block.entries]
+        own = [entry for entry in entries if entry.optimizer == index]
+        sparse = [entry for entry in own if "sparse" in trace.methods[entry.method].name]
+        variables = sorted({variable for entry in sparse for variable in entry.variables})
+        if variables:
+            yield Case(
+                f"{class_of(optimizer)} has no {lacks.method}, and the gradient of "
+                f"{trace.variables[variables[0]].name} is sparse, which raises "
+                "NotImplementedError.",
+                variables=tuple(variables),
+            )
 
 
 @rule(
@@ -209,10 +191,6 @@ def _first_step(effects: Sequence[Block]) -> int:
 
 MIN_UPDATES = 3
 """Fewer updates without change are normal: a warm-up begins with a learning rate of 0."""
-MIN_LAST_UPDATES = 5
-"""The minimum for the last updates."""
-LAST_SHARE = 4
-"""The last updates must be at least one in this many."""
 
 
 @rule(
@@ -225,78 +203,35 @@ LAST_SHARE = 4
         "for the type of the weight (float16, bfloat16)."
     ),
     explanation=(
-        "Needs `--effects` or `effects=True`. Reported if there were at least 3 updates and none "
-        "changed the variable, or if the last ones did not (at least 5, and a quarter of all). An "
-        "error if no variable ever changed."
+        "Needs `--effects` or `effects=True`. Reported if there were at least 3 updates and no "
+        "step changed the variable. An error if no variable ever changed."
     ),
     needs=("complete", "effects known"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
-    end = _first_step(_effects(summary, "not_finite"))
-    before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
-    moves = list(_moves(summary, end))
-    learns = any(last for _, _, last, _ in moves)
-    dead = [(variables, since) for variables, _, _, since in moves if since >= MIN_UPDATES]
-    if dead and not learns:
-        steps = some(max(since for _, since in dead), "step")
-        yield Case(
-            f"No step changed any bit of {{which}}, though {steps} updated {{them}}{before}.",
-            "Print the learning rate: it may be 0, or too small to change anything. If it is not, "
-            "all gradients are 0: look at the loss.",
-            variables=tuple(index for variables, _ in dead for index in variables),
-            step=1,
-        )
-    for variables, updated, last, since in moves if learns else ():
-        if not last and since >= MIN_UPDATES:
-            yield Case(
-                f"{{which}} {{were}} updated in {some(since, 'step')}{before}, and no bit of "
-                "{them} changed.",
-                severity="warning",
-                variables=variables,
-            )
-        elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
-            yield Case(
-                f"{{which}} {{have}} not changed since step {last + 1:,}: "
-                f"{some(since, 'update')}{before} changed nothing.",
-                "Print the learning rate: a schedule may have reached 0. If it has not, the "
-                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small for "
-                "the type of the weight.",
-                "warning",
-                variables,
-                last + 1,
-            )
-
-
-def _moves(summary: Summary, end: int) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
-    """Yield the outcome of the updates before step `end`, or of all if `end` is 0.
-
-    Each item has the variables, the number of steps that updated them, the last of these that
-    changed them (0 if none), and the number of later ones. Copies count as the first updated one; a
-    variable sharded over workers changed if any shard did.
-    """
-    every = summary.trace.variables
-    for pattern in summary.asked:
+    every, (compared, still, spoilt) = summary.trace.variables, effects
+    watched = [
+        pattern
+        for pattern in summary.asked
+        if pattern.total(updates) and pattern.total(compared)
+        # Else other shards may have changed.
+        if has_all_workers(summary.trace) or not summary.is_sharded(pattern)
+    ]
+    idle = [each for each in watched if each.total(still) == each.total(compared)]
+    for pattern in idle:
+        number = max(pattern.total(updates, replica) for replica in pattern.replicas)
         variables = tuple(index for index in pattern.variables if 0 not in every[index].shape)
-        updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        is_sharded = summary.is_sharded(pattern)
-        unknown = is_sharded and not has_all_workers(summary.trace)  # other shards may have changed
-        if unknown or not (updating and variables and pattern.total(effects[0])):
-            continue
-        moves = []
-        for replica in updating if is_sharded else updating[:1]:
-            steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
-            timeline = pattern.timeline(updates, *effects[:2], replica=replica)
-            looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
-            changed = max(
-                (at.last_before(steps + 1) for at, still in looked if not still), default=0
+        if number >= MIN_UPDATES and variables and not pattern.total(spoilt):
+            yield Case(
+                f"{{which}} {{were}} updated {times(number)}, and no bit of {{them}} changed.",
+                ""
+                if len(idle) < len(watched)
+                else "Print the learning rate: it may be 0, or too small to change anything. If it "
+                "is not, all gradients are 0: look at the loss.",
+                "warning" if len(idle) < len(watched) else "error",
+                variables,
+                step=1,
             )
-            updated, since = (
-                sum(n for n, (made, seen, _) in timeline.within(first, steps) if made and seen)
-                for first in (1, changed + 1)
-            )
-            moves.append((changed, updated, since))
-        changed, updated, since = max(moves)
-        yield variables, updated, changed, since
 
 
 @rule(
@@ -358,7 +293,10 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="gradients came, but no update",
     why="The variable keeps its first value, although the program asked for its update.",
-    advice="Look for what drops gradients in the optimizer's own apply_gradients.",
+    advice=(
+        "Look for what drops gradients in the optimizer's own apply_gradients, and for skipped "
+        "steps."
+    ),
     explanation=(
         "The optimizer got gradients for this variable, and updated only others. Frozen "
         "variables are not passed, and not reported."
@@ -366,7 +304,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     needs=("complete",),
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
-    by = skipper(summary.optimizers) or "the loss scale"
     own_steps = (
         f"{class_of(optimizer)}.{own.method}" for optimizer, own in summary.evidence(OwnStep)
     )
@@ -377,26 +314,12 @@ def never_updated(summary: Summary) -> Iterator[Case]:
         elsewhere = some_ranks and (summary.is_partitioned or summary.is_sharded(pattern))
         got = max(pattern.total(requests, replica) for replica in pattern.replicas)
         if got and not (pattern.total(zeroed) or pattern.total(updates) or elsewhere):
-            skipped = _only_skipped(summary, pattern)
-            how = f", in steps that {by} skipped" if skipped else by_itself
             yield Case(
                 f"{{which}} {{were}} never updated, though {summary.dialect.step_method} got a "
-                f"gradient {times(got)}{how}.",
-                "Look for what makes the gradients infinite or NaN in exactly these steps: "
-                f"{summary.dialect.find_nan}."
-                if skipped
-                else "",
+                f"gradient {times(got)}{by_itself}.",
                 variables=pattern.variables,
                 step=1,
             )
-
-
-def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
-    """Whether a loss scale skipped each step with a gradient for these variables."""
-    scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary.optimizers) == 1
-    asked = counting(["request"], variable=pattern.variables[0])
-    in_steps = summary.spread(updates, asked)
-    return scaled and not summary.step_unknown(updates) and not any(map(all, in_steps))
 
 
 @rule(
@@ -438,10 +361,10 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                 )
         elif number and not pattern.total(_requests_or_updates):
             for index in (i for i in pattern.variables if 0 not in every[i].shape):
-                lost, on = every[index].name in unowned, on_replicas(summary, pattern.replicas)
+                lost = every[index].name in unowned
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in "
-                    f"{some(number, 'step')}{on}{no_module if lost else ''}.",
+                    f"{some(number, 'step')}{no_module if lost else ''}.",
                     summary.dialect.advice("no-gradient:unowned")
                     if lost
                     else "minimize without var_list passes every trainable variable of the "
@@ -491,16 +414,14 @@ def stopped(summary: Summary) -> Iterator[Case]:
     latest = max((_last(each, each.replicas[0]) for each in every), default=0)
     own = summary.dialect.advice
     for pattern in every:
-        first, *others = pattern.replicas
+        first = pattern.replicas[0]
         because, last = _silence(summary, pattern, first), _last(pattern, first)
         if because == "missing" or (because and latest > last + 1):  # others were updated
             code = f"updates-stopped:{because}"
             severity, why, advice = _STOPPED[because]
-            alike = [first, *(each for each in others if _last(pattern, each) == last)]
             yield Case(
                 f"{{which}} {{were}} no longer updated from step {last + 1:,} on (of "
-                f"{some(summary.steps, 'step')}){on_replicas(summary, alike)}: "
-                f"{own(f'{code} why', why)}.",
+                f"{some(summary.steps, 'step')}): {own(f'{code} why', why)}.",
                 own(code, advice) or own(never_updated.code, never_updated.advice),
                 severity,
                 pattern.variables,
@@ -536,8 +457,7 @@ def _silence(summary: Summary, pattern: Pattern, replica: int) -> str:
 
     Empty unless there are clearly more steps since then than ever between two updates.
     """
-    last = _last(pattern, replica)
-    steps = summary.steps_on[replica]
+    last, steps = _last(pattern, replica), summary.steps_on[replica]
     gaps = (
         at.every or at.length
         for at, (made,) in pattern.timeline(updates, replica=replica).parts()

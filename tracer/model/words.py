@@ -115,7 +115,7 @@ class Dialect:
 
 _TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside the GradientTape"})
 
-_TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}."
+_TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}, and for skipped steps."
 
 _JAX = Dialect(
     framework="Keras on JAX",
