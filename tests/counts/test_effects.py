@@ -24,6 +24,8 @@ from tracer.check.verdicts import read
 from tracer.model.trace import summaries_of
 from tracer.reporters import columns, text as text_report
 
+pytestmark = pytest.mark.wide(rest="sweep")
+
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
     ("XLA while loop", "v1"),

@@ -10,6 +10,8 @@ from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 
+pytestmark = pytest.mark.wide(rest="sweep")
+
 
 def model_of(keras: Any) -> Any:
     keras.utils.set_random_seed(1)

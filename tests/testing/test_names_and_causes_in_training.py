@@ -12,6 +12,8 @@ from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 
+pytestmark = pytest.mark.wide(rest="sweep")
+
 
 def net() -> Any:
     """A Keras 3 model whose layers are `hidden` and `out`, built."""
