@@ -4,18 +4,10 @@ Frameworks that the program has not imported are never imported here.
 """
 
 import sys
-from fnmatch import filter as matching
-from importlib import import_module
 
 from tracer.backends.models import weights_of as weights_of
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
-
-_VARIABLES = {
-    "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
-    "torch": ("torch.Tensor", "tracer.backends.torch.parameters"),
-}
-"""By framework, the classes of its variables, and the module that knows their names."""
 
 
 def name_of(variable: object) -> str:
@@ -23,17 +15,12 @@ def name_of(variable: object) -> str:
 
     Raises `TypeError` if this is not a variable.
     """
-    classes = [f"{base.__module__}.{base.__qualname__}" for base in type(variable).__mro__]
-    for pattern, module in _VARIABLES.values():
-        if matching(classes, pattern):
-            return str(import_module(module).name_of(variable))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(variable, torch.Tensor):
+        from tracer.backends.torch import parameters
+
+        return parameters.name_of(variable)
     return plain_name(variable)
-
-
-def names_alive() -> set[str]:
-    """The names of all variables that the program holds, passed to an optimizer or not."""
-    modules = [module for name, (_, module) in _VARIABLES.items() if name in sys.modules]
-    return set[str]().union(*(import_module(module).names_alive() for module in modules))
 
 
 def is_loose_tensor(given: object) -> bool:

@@ -9,12 +9,10 @@ from tracer.backends.objects import (
     is_loose_tensor,
     leaves_of,
     name_of,
-    names_alive,
     weights_of,
 )
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
-    is_meant,
     shards_of,
     variables_meant,
     with_namesakes,
@@ -136,7 +134,8 @@ def _own(given: Any, weights: bool = False) -> Iterable[Any] | None:
 def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple[str, str]:
     """Why a target cannot be judged, and what the trace has instead.
 
-    Both are empty if each target may be a variable of the program that was never passed.
+    Both are empty if each target may be a variable of the program that was never passed: an object,
+    as a name that the trace does not hold may be misspelled.
     """
     known = [variable.name for variable in trace.variables]
     unknown = [each for each in targets if each.index is None and trace.complete]
@@ -154,10 +153,7 @@ def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple
             return why, unknown_name("variable", leaf.name, known, meant=[like]).instead
     if any(is_loose_tensor(each.given) for each in unknown):
         return "this tensor is not a parameter: give the parameter itself, not a copy", ""
-    named = [each.name for each in unknown if isinstance(each.given, str)]
-    alive = names_alive() if named else set()
-    for name in named:
-        if not any(is_meant(name, each) for each in alive):
-            instead = unknown_name("variable", name, known).instead
-            return f"the program holds no variable {shown(name)!r}", instead
+    for name in (each.name for each in unknown if isinstance(each.given, str)):
+        instead = unknown_name("variable", name, known).instead
+        return f"the trace holds no variable {shown(name)!r}", instead
     return "", ""

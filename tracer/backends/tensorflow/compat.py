@@ -38,7 +38,6 @@ from tracer.core.late_wrap import SESSION_GRAPH
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
-TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph

@@ -1,7 +1,5 @@
 """Identify variables: names, canonical objects and arguments; list the optimizer's own ones."""
 
-import gc
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +7,6 @@ import msgspec
 
 from tracer.backends.tensorflow import compat
 from tracer.core import backend
-from tracer.core.instances import instances
 from tracer.core.reachable import layers
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
@@ -90,25 +87,6 @@ def row_of(variable: Any) -> Variable:
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
     name, shape = plain_name(variable), _shape(variable)
     return Variable(name, shape, dtype, part_of=_whole(variable, name))
-
-
-name_of = plain_name  # a Keras 3 variable has its path
-
-
-def names_alive() -> set[str]:
-    """The names of the variables that the program holds.
-
-    Garbage, such as the model of a test that has ended, is collected first.
-    """
-    gc.collect()
-    keras = sys.modules.get(_KERAS3)
-    base = getattr(keras, "Variable", None) or getattr(keras, "KerasVariable", ())  # before 3.6
-    found = instances([compat.TensorFlowVariable, *([base] if base else ())])
-    # One without a value: its constructor raised, and the exception still refers to it.
-    alive = [each for each in found if not _is_keras3(each) or hasattr(each, "_value")]
-    held = {id(canonical(variable)) for variable in alive if _is_keras3(variable)}
-    named = {plain_name(each): each for each in alive if id(each) not in held}
-    return {*named, *(_whole(variable, name) for name, variable in named.items())} - {""}
 
 
 def _is_keras3(variable: Any) -> bool:

@@ -4,7 +4,6 @@ A parameter does not know its name, and an optimizer does not know the model. So
 are searched, once for all parameters of an optimizer, before its first step. Nothing is kept alive.
 """
 
-import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
@@ -85,16 +84,6 @@ def name_of(parameter: Any) -> str:
     return models.names_of([parameter]).get(id(parameter), "parameter")
 
 
-def names_alive() -> set[str]:
-    """The names of the parameters of all living models.
-
-    Garbage, such as the model of a test that has ended, is collected first.
-    """
-    gc.collect()
-    models.search()
-    return models.all_names()
-
-
 _REST = 100
 """After a search that found no name, the next one waits this many times its duration."""
 
@@ -171,10 +160,6 @@ class Models:
                 prefix = "" if near else f"{cls}."
                 for key in (key for key in alive if key not in ids):
                     yield alive[key], prefix + model[key][1], near
-
-    def all_names(self) -> set[str]:
-        """All names of parameters in all models."""
-        return {name for _, model in self._models.values() for _, name in model.values()}
 
     def search(self, *, young: bool = False) -> None:
         """Search all objects for models; if `young`, add those among young objects."""
