@@ -50,7 +50,6 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.timeline import Values, added
 from tracer.model.words import dialect_of, some
 
 T = TypeVar("T")
@@ -551,32 +550,17 @@ class Summary(Counts):
     def graphs(self, measure: Measure) -> tuple[int, int]:
         """The number of graph tracings of functions with counted entries, and how many never ran.
 
-        The replicas of a worker are traced into one graph, which counts once.
+        A graph of a Session is not traced: its blocks have the number.
         """
-        traced: dict[tuple[str, str], Values] = {}
-        for block in filter(measure, self.blocks):
-            function = self._function_around(block)
-            known = self._tracings.get(function, (block.graphs, block.idle))
-            traced[function] = max(known, traced.get(function, (0, 0)))
-        tracings, idle = zip((0, 0), *traced.values(), strict=True)
-        return sum(tracings), sum(idle)
-
-    def _function_around(self, block: Block) -> tuple[str, str]:
-        """The worker and the traced function of a block, which may be a branch inside it."""
-        worker, outer = self.trace.replicas[block.replica].worker, block.function
-        while outer and (worker, outer) not in self._tracings:
-            outer = outer.rpartition("/")[0]
-        return worker, outer or block.function
-
-    @cached_property
-    def _tracings(self) -> dict[tuple[str, str], Values]:
-        """By worker and function: the number of tracings, and how many of these never ran."""
-        known: dict[tuple[str, str], Values] = {}
-        for graph in self.trace.graphs:
-            if graph.root == self.root and graph.tracings:
-                key = self.trace.replicas[graph.replica].worker, graph.function
-                known[key] = added(known.get(key, (0, 0)), (graph.tracings, graph.idle))
-        return known
+        blocks = [block for block in self.blocks if measure(block)]
+        functions = {f"{block.function}/" for block in blocks}  # or a branch inside the function
+        traced = [
+            (graph.tracings, graph.idle)
+            for graph in self.trace.graphs
+            if graph.root == self.root
+            and any(name.startswith(f"{graph.function}/") for name in functions)
+        ] or [max(((block.graphs, block.idle) for block in blocks), default=(0, 0))]
+        return sum(number for number, _ in traced), sum(idle for _, idle in traced)
 
     @cached_property
     def idle_as_usual(self) -> bool:
