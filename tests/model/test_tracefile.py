@@ -90,7 +90,8 @@ def any_of(kind: Any) -> st.SearchStrategy[Any]:
     if get_origin(kind) is dict:
         return st.dictionaries(*map(any_of, parts), max_size=2)
     if get_origin(kind) is tuple and parts[-1] is ...:
-        return st.lists(any_of(parts[0]), max_size=2).map(tuple)
+        least = int(hasattr(parts[0], "__struct_fields__"))
+        return st.lists(any_of(parts[0]), min_size=least, max_size=2).map(tuple)
     if parts:
         every = [any_of(each) for each in parts]
         return st.tuples(*every) if get_origin(kind) is tuple else st.one_of(*every)
@@ -110,14 +111,9 @@ def trace_data(draw: st.DrawFn) -> TraceData:
         for table, size in sizes.items()
     }
     size = sizes["variables"]
-    change["variables"] = lambda indices: tuple(index % size for index in indices if size)
-    tables = {table: [*with_indices(getattr(data, table), change)] for table in TABLES}
-    for table in ("blocks", "calls", "effects"):
-        for number, each in enumerate(tables[table]):
-            total = sum(run.total for run in each.runs) + each.total % 4
-            tables[table][number] = replace(each, total=total)
-    paths = (tuple(line % len(data.lines) for line in path if data.lines) for path in data.paths)
-    fixed = {table: tuple(records) for table, records in tables.items()}
+    change["variables"] = lambda indices: tuple(index % size for index in indices)
+    fixed = {table: tuple(with_indices(getattr(data, table), change)) for table in TABLES}
+    paths = (tuple(line % len(data.lines) for line in path) for path in data.paths)
     return replace(data, **fixed, paths=tuple(paths))
 
 
@@ -310,19 +306,15 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("blocks.0.context", "v\n1", "Invalid enum value 'v\\n1' - at `$.blocks[0].context`"),
         ("blocks.0.runs.0", [1, 1], "Expected `array` of at least length 3, got 2"),
         ("calls.0", {}, "Object missing required field `root` - at `$.calls[0]`"),
-        ("blocks.0.total", 12, "blocks[0] holds 12, which cannot be"),  # 13 in the runs
-        ("blocks.0.runs.1", [10, 1, 1, 1], "blocks[0] holds 14, which cannot be"),
-        ("blocks.0.runs.1", [12, 2**62, 3, 1], f"blocks[0] holds {12 + 2**63}, which cannot be"),
-        *((f"blocks.0.runs.0.{at}", 0, "blocks[0] holds ") for at in range(4)),
-        ("calls.0.entries.0.variables", [0, 2], "calls[0] holds 2, which cannot be"),
-        ("calls.0.total", 10**4200, "calls[0] holds 1000"),
-        ("variables.0.shape", [-1], "variables[0] holds -1, which cannot be"),
+        ("blocks.0.total", -1, "Expected `int` >= 0 - at `$.blocks[0].total`"),
+        *((f"blocks.0.runs.0.{at}", 0, "Expected `int` >= 1") for at in range(4)),
+        ("calls.0.entries.0.variables", [0, 2], "tuple index out of range"),
         *(
-            (f"blocks.0.{field}", index, f"blocks[0] holds {index}, which cannot be")
+            (f"blocks.0.{field}", index, reason)
             for field, size in (("root", 1), ("replica", 2), ("path", 0), ("entries.1.method", 2))
-            for index in (-1, size)
+            for index, reason in ((-1, "Expected `int"), (size, "tuple index out of range"))
         ),
-        ("paths", [[0]], "paths[0] holds 0, which cannot be"),
+        ("paths", [[0]], "tuple index out of range"),
         ("parts", [{"variables": []}], "Object missing required field `optimizers`"),
     ],
 )
@@ -524,24 +516,10 @@ def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (example(("\ud800",)), "surrogates not allowed"),
-        (
-            TraceData((), (), (), (), (), (called(0, (), eager=1),)),
-            r"calls\[0\] holds 0, which cannot be",
-        ),
-        (TraceData((), (Variable("v", (2**70,), "int8"),), (), (), (), ()), ".+"),
-        (TraceData((), (Variable("v", (object(),), "int8"),), (), (), (), ()), ".+"),  # type: ignore[arg-type]  # the point
-    ],
-)
-def test_data_that_could_not_be_loaded_is_not_saved(
-    path: Path, data: TraceData, reason: str
-) -> None:
+def test_what_is_no_unicode_is_not_saved(path: Path) -> None:
     tracefile.save(example(), path)
-    with pytest.raises(TraceFileError, match=f"{path}: cannot be written: .*{reason}"):
-        tracefile.save(data, path)
+    with pytest.raises(TraceFileError, match=f"{path}: cannot be written: .*surrogates"):
+        tracefile.save(example(("\ud800",)), path)
     assert tracefile.load(path) == Trace(example())
 
 

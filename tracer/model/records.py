@@ -1,7 +1,7 @@
 """Defines the plain records of a trace. No TensorFlow, no state, no queries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -36,6 +36,9 @@ outermost `apply_gradients`, which is no execution. `call`: a call by Python. Th
 `Observation`."""
 
 Severity = Literal["error", "warning", "info"]
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""A count or an index, which a file is refused for if it is negative."""
 
 Setting = bool | int | float | str
 """A plain attribute of an optimizer."""
@@ -87,7 +90,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     class_name: str
     kind: str
     """`legacy`, `keras2`, `keras3`, `v1`, `torch` or `optax`: see `tracer.kinds`."""
-    root: int
+    root: Natural
     """The index of the outermost optimizer around it; its own index for a root."""
     settings: dict[str, Setting] = {}
     """The settings that affect the counts: `{"gradient_accumulation_steps": 4, ...}`; and
@@ -174,15 +177,15 @@ class Line(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True):
     """What one execution of a block does with one method: `times` executions on each variable."""
 
-    optimizer: int
-    method: int
+    optimizer: Natural
+    method: Natural
     """Its index; 0 for an observation."""
     role: Role
     kind: Kind | None
     """The kind of the gradient; None for a step method and for an observation."""
-    variables: tuple[int, ...]
+    variables: tuple[Natural, ...]
     """Indices of variables; empty for a step method."""
-    times: int = 1
+    times: Natural = 1
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -191,9 +194,9 @@ class Block(msgspec.Struct, frozen=True):
     Python's calls of a method are a block too, and so are the steps with the same observation.
     """
 
-    root: int
+    root: Natural
     """The index of the root optimizer; `runs` have its steps."""
-    replica: int
+    replica: Natural
     context: Literal["eager", "graph", "tracing"]
     """`tracing`: Python's calls while a graph is traced."""
     function: str
@@ -201,17 +204,17 @@ class Block(msgspec.Struct, frozen=True):
     step: bool
     """True if one execution is one step; False for a branch or loop body inside a step."""
     entries: tuple[Entry, ...]
-    total: int
+    total: Natural
     """The number of executions; always exact."""
     runs: tuple[Run, ...]
     """The steps of the executions; their sum is `total`, unless some steps are unknown."""
-    graphs: int = 0
+    graphs: Natural = 0
     """The number of graph tracings with this block."""
-    idle: int = 0
+    idle: Natural = 0
     """The number of these graphs that never executed."""
     outside: bool = False
     """True if a direct call of an apply method ran the block outside of steps."""
-    path: int | None = None
+    path: Natural | None = None
     """The index of the path to the block; None if unknown. If several program lines run one graph,
     each path has a block."""
 
@@ -224,23 +227,23 @@ class Block(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """All graph tracings, with a step or an update, of a function with one signature."""
 
-    root: int
-    replica: int
+    root: Natural
+    replica: Natural
     """The first replica that the graph updates."""
     function: str
     signature: str
     """The traced arguments: `x: float32[32, 4], training: True`; empty if unknown."""
-    tracings: int
+    tracings: Natural
     """The number of tracings; 0 if the function was traced before the trace began."""
-    idle: int
+    idle: Natural
     """The number of tracings that never ran."""
-    steps: int
+    steps: Natural
     """The number of steps run on each replica; without a step in it, the number of updates."""
-    after: int
+    after: Natural
     """The number of steps before the first tracing."""
-    failed: int = 0
+    failed: Natural = 0
     """The number of idle tracings that an error in the optimizer ended."""
-    path: int | None = None
+    path: Natural | None = None
     """The index of the path to the call that caused the first tracing; None if unknown."""
     detail: str = ""
     """What changed for the first tracing: `x: float32[32, 4] -> float32[8, 4]`. Empty if no
@@ -284,15 +287,15 @@ class Rate(msgspec.Struct, frozen=True):
     change between two readings is a run over all steps in between.
     """
 
-    root: int
+    root: Natural
     what: Literal["rate", "decay"]
-    group: int
+    group: Natural
     """The number of the group, from 0; an optimizer without groups has one."""
-    variables: tuple[int, ...]
+    variables: tuple[Natural, ...]
     """Indices of the group's requested variables; for a decay, of the variables that decay."""
     runs: tuple[RateRun, ...]
     """The finite values in order of steps; steps with unknown values are left out."""
-    looks: int = 0
+    looks: Natural = 0
     """How often the rate was read; 0 if each step was read."""
     schedule: str = ""
     """What sets the rate in the program, by name: `CosineDecay`."""
@@ -310,11 +313,11 @@ class NotUpdated(msgspec.Struct, frozen=True):
     for example.
     """
 
-    root: int
-    variables: tuple[int, ...]
+    root: Natural
+    variables: tuple[Natural, ...]
     """Indices of variables."""
     why: WhyNot
-    since: int = 0
+    since: Natural = 0
     """The step after which this was so; 0 from the first step on."""
 
 
@@ -398,7 +401,7 @@ class TraceData(msgspec.Struct, frozen=True):
     programs: tuple[Program, ...] = ()
     """The processes under `tracer run`; empty if the program made its own trace."""
     lines: tuple[Line, ...] = ()
-    paths: tuple[tuple[int, ...], ...] = ()
+    paths: tuple[tuple[Natural, ...], ...] = ()
     """Indices of `lines`, from the program's outermost line to the intercepted method."""
     effects: tuple[Block, ...] = ()
     """What steps did to the variables; empty if effects were not requested."""
@@ -455,8 +458,7 @@ def with_indices(
 ) -> Iterator[_Record]:
     """Yield the records with their indices changed by the functions in `change`, by table.
 
-    A function gets an index, or all indices of variables. A record is left out if the function
-    returns None, or no variables.
+    A function gets an index, or all indices of variables.
     """
     for record in records:
         new = {
@@ -464,10 +466,9 @@ def with_indices(
             for field, table in INDICES.get(type(record), {}).items()
             if table in change and (index := getattr(record, field)) is not None
         }
-        if not any(n is None or n == () != getattr(record, field) for field, n in new.items()):
-            if change and isinstance(record, Block):
-                new["entries"] = tuple(with_indices(record.entries, change))
-            yield msgspec.structs.replace(record, **new) if new else record
+        if change and isinstance(record, Block):
+            new["entries"] = tuple(with_indices(record.entries, change))
+        yield msgspec.structs.replace(record, **new) if new else record
 
 
 def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:

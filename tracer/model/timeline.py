@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise, repeat
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from tracer.errors import Mistake
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -29,10 +31,10 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     10
     """
 
-    first: int
-    stride: int
-    count: int
-    times: int = 1
+    first: Positive
+    stride: Positive
+    count: Positive
+    times: Positive = 1
 
     @property
     def last(self) -> int:
