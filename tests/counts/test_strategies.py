@@ -1,11 +1,10 @@
-"""Every strategy that runs in one process, over 200 steps, against an odometer on each replica."""
-
-from collections.abc import Callable
-from typing import Any
+"""Strategies in the graph of a session, and variables of DTensor."""
 
 import pytest
 import tensorflow as tf
+from counts.test_truth_table import strategy_of
 from support import odometers
+from support.against_odometers import assert_totals
 from support.libraries import with_loss_scale
 
 import tracer
@@ -14,118 +13,29 @@ pytestmark = pytest.mark.wide(rest="sweep")
 
 v1 = tf.compat.v1
 
-STEPS = 200
-DEVICES = ["/cpu:0", "/cpu:1"]
-
-
-def _mirrored(operations: Any) -> Callable[[], Any]:
-    return lambda: tf.distribute.MirroredStrategy(DEVICES, cross_device_ops=operations())
-
-
-STRATEGIES: dict[str, Callable[[], Any]] = {
-    "mirrored, reduction to one device": _mirrored(tf.distribute.ReductionToOneDevice),
-    "mirrored, hierarchical copy": _mirrored(tf.distribute.HierarchicalCopyAllReduce),
-    "mirrored, default": lambda: tf.distribute.MirroredStrategy(DEVICES),
-    "one device": lambda: tf.distribute.OneDeviceStrategy("/cpu:1"),
-    "central storage": lambda: tf.distribute.experimental.CentralStorageStrategy(DEVICES),
-}
-
-
-class Rig:
-    """An odometer under a strategy, with the hand-made variables."""
-
-    def __init__(self, strategy: str, kind: str) -> None:
-        self.strategy = STRATEGIES[strategy]()
-        with self.strategy.scope():
-            self.optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
-            self.variables = odometers.make_variables(kind)
-            if kind == "keras3":
-                self.optimizer.build(list(self.variables.values()))
-
-    def check(self, steps: int) -> None:
-        """Each replica's counts are what its copies of the variables show, in all and by step."""
-        trace = tracer.trace_of(self.optimizer)
-        assert trace.complete, trace.notes
-        assert trace.steps == steps
-        total = 0
-        for name, variable in self.variables.items():
-            for replica, (dense, sparse) in enumerate(odometers.read(variable)):
-                assert dense + sparse == steps
-                for kind, count in (("dense", dense), ("sparse", sparse)):
-                    found = trace.updates(kind, variable=variable, replica=replica)  # type: ignore[arg-type]
-                    assert (name, replica, kind, found) == (name, replica, kind, count)
-                total += dense + sparse
-        assert trace.updates() == total
-        assert list(trace.per_step("updates")) == [(1, steps, total // steps)]
-        assert len(trace.variables) == len(self.variables)
-
-
-def cells() -> list[Any]:
-    return [
-        pytest.param(strategy, kind, id=f"{strategy}-{kind}")
-        for strategy in STRATEGIES
-        for kind in odometers.KINDS
-    ]
-
-
-@pytest.mark.parametrize(("strategy", "kind"), cells())
-def test_a_custom_loop(strategy: str, kind: str) -> None:
-    rig = Rig(strategy, kind)
-
-    def replica_step(scale: Any) -> Any:
-        rig.optimizer.apply_gradients(odometers.gradients(rig.variables))
-        return tf.identity(scale)
-
-    @tf.function
-    def step(scale: Any) -> Any:
-        values = rig.strategy.run(replica_step, args=(scale,))
-        return rig.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
-
-    for _ in range(STEPS):
-        total = step(tf.constant(1.0))
-    assert total.numpy() == rig.strategy.num_replicas_in_sync
-    rig.check(STEPS)
-
-
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-def test_a_distributed_dataset(kind: str) -> None:
-    rig = Rig("mirrored, reduction to one device", kind)
-    data = tf.data.Dataset.from_tensor_slices(tf.ones(STEPS * 2)).batch(2)
-    batches = rig.strategy.experimental_distribute_dataset(data)
-
-    @tf.function
-    def epoch(iterator: Any) -> None:
-        for _ in tf.range(STEPS // 4):
-            rig.strategy.run(
-                lambda batch: rig.optimizer.apply_gradients(
-                    odometers.gradients(rig.variables, tf.reduce_mean(batch))
-                ),
-                args=(next(iterator),),
-            )
-
-    iterator = iter(batches)
-    for _ in range(4):
-        epoch(iterator)
-    rig.check(STEPS)
-
-
-@pytest.mark.parametrize(
-    ("kind", "option"),
-    [
-        ("legacy", {"experimental_aggregate_gradients": False}),
-        ("keras2", {"skip_gradients_aggregation": True}),
-    ],
+STRATEGIES = (
+    "mirrored 2",
+    "hierarchical copy",
+    "default reduction",
+    "one device",
+    "central storage",
 )
-def test_aggregation_switched_off(kind: str, option: dict[str, bool]) -> None:
-    rig = Rig("mirrored, reduction to one device", kind)
 
-    def replica_step() -> None:
-        rig.optimizer.apply_gradients(odometers.gradients(rig.variables), **option)
 
-    step = tf.function(lambda: rig.strategy.run(replica_step))
-    for _ in range(STEPS):
+@pytest.mark.parametrize("kind", odometers.KINDS)
+def test_variables_in_one_place_for_two_replicas(kind: str) -> None:
+    strategy = strategy_of("central storage")
+    with strategy.scope():
+        optimizer, variables = odometers.ODOMETERS[kind](), odometers.make_variables(kind)
+    tracer.wrap(optimizer)
+
+    def replica() -> None:
+        optimizer.apply_gradients(odometers.gradients(variables))
+
+    step = tf.function(lambda: strategy.run(replica))
+    for _ in range(4):
         step()
-    rig.check(STEPS)
+    assert_totals(tracer.trace_of(optimizer), variables, 4)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +52,7 @@ def test_a_graph_of_a_session(name: str, kind: str, scaled: bool) -> None:
     """A loss scale applies its inner optimizer's gradients from the strategy's other threads."""
     optimizer = odometers.ODOMETERS[kind]()
     with tf.Graph().as_default():
-        strategy = STRATEGIES[name]()
+        strategy = strategy_of.__wrapped__(name)
         with strategy.scope():
             kernel = v1.get_variable("kernel", [2], initializer=tf.zeros_initializer())
             if scaled:

@@ -26,7 +26,7 @@ To add
                           calls `rig.did` after it; decorate it with `@way("its name")`.
     a strategy            Make it in `strategy_of`, then add `@way("its name: function",
                           strategy="its name")` and the like to the functions that should run
-                          under it. In `test_strategies.py` it gets 200 steps and other options.
+                          under it; `test_strategies.py` has it in a session.
     a kind of optimizer   Add an odometer of it to `KINDS`, `DENSE_METHOD` and `ODOMETERS` in
                           `odometers.py` and its name to `conftest.py`; say in `libraries.py` which
                           Keras it belongs to and how it is loss-scaled, and in `methods_of` below
@@ -87,11 +87,16 @@ def strategy_of(name: str) -> Any:
         return tf.distribute.get_strategy()
     if name == "one device":
         return tf.distribute.OneDeviceStrategy("cpu:1")
+    if name == "central storage":
+        return tf.distribute.experimental.CentralStorageStrategy(["cpu:0", "cpu:1"])
+    if name == "default reduction":
+        return tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    reduction: Any = tf.distribute.ReductionToOneDevice
+    if name == "hierarchical copy":
+        name, reduction = "mirrored 2", tf.distribute.HierarchicalCopyAllReduce
     # Two strategies with different devices in a process must not share the collective ops.
-    return tf.distribute.MirroredStrategy(
-        [f"cpu:{index}" for index in range(int(name.removeprefix("mirrored ")))],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+    devices = [f"cpu:{index}" for index in range(int(name.removeprefix("mirrored ")))]
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction())
 
 
 @dataclass(frozen=True)
@@ -424,6 +429,8 @@ def eager(rig: Rig) -> None:
 @way("one device: function", strategy="one device")
 @way("mirrored 2: function", strategy="mirrored 2")
 @way("mirrored 3: function", strategy="mirrored 3")
+@way("hierarchical copy: function", strategy="hierarchical copy")
+@way("default reduction: function", strategy="default reduction")
 def function(rig: Rig) -> None:
     step = tf.function(rig.run)
     rig.do(*[step] * 4)
@@ -433,6 +440,37 @@ def function(rig: Rig) -> None:
 def direct_apply(rig: Rig) -> None:
     step = tf.function(rig.run)
     rig.do(rig.run, step, step, rig.run)
+
+
+@way("mirrored 2: gradients that are not summed", strategy="mirrored 2")
+def not_summed(rig: Rig) -> None:
+    options: dict[str, Any] = {
+        "legacy": {"experimental_aggregate_gradients": False},
+        "keras2": {"skip_gradients_aggregation": True},
+    }
+
+    def replica() -> None:
+        rig.optimizer.apply_gradients(gradients(rig.variables), **options.get(rig.kind, {}))
+
+    rig.do(*[tf.function(lambda: rig.strategy.run(replica))] * 4)
+
+
+@way("mirrored 2: distributed dataset", strategy="mirrored 2")
+def distributed_dataset(rig: Rig) -> None:
+    data = tf.data.Dataset.from_tensor_slices(tf.ones(16)).batch(2)
+    batches = iter(rig.strategy.experimental_distribute_dataset(data))
+
+    def replica(batch: Any) -> None:
+        rig.apply(factor=tf.reduce_mean(batch))
+
+    @tf.function
+    def steps(iterator: Any) -> None:
+        for _ in tf.range(4):
+            rig.strategy.run(replica, args=(next(iterator),))
+
+    for _ in range(2):
+        steps(batches)
+        rig.did(*[ALL] * 4)
 
 
 @way("two functions")
@@ -1069,10 +1107,10 @@ def test_counts(name: str, kind: str) -> None:
 def goes_on(name: str) -> bool:
     """Whether a way calls a function again after its first reading, with all of its variables.
 
-    One device and three replicas do nothing there that two do not.
+    Other strategies do nothing there that two replicas do not.
     """
-    few = name == "cond of subsets" or name.startswith(("one device", "mirrored 3"))
-    return not (few or name.endswith("eager") or WAYS[name].session)
+    few = name == "cond of subsets" or WAYS[name].strategy not in ("default", "mirrored 2")
+    return not (few or name.endswith(("eager", "not summed")) or WAYS[name].session)
 
 
 QUICK_WHEN_USED_BEFORE = {
