@@ -34,9 +34,8 @@ def test_measured_again_it_is_the_same(backend: str) -> None:
 
 
 @pytest.mark.skipif(FRAMEWORK != "torch", reason="`backends/jax/test_benchmarks.py` has it")
-@pytest.mark.parametrize(
-    ("name", "large"), [("keras_torch", 1), pytest.param("torch", 2, marks=pytest.mark.sweep)]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "large"), [("keras_torch", 1), ("torch", 2)])
 def test_the_benchmark_counts_right(name: str, large: int) -> None:
     page = output_of("benchmarks/instructions.py", "--quick", name)
     rows = [line.split("|")[2:5] for line in page.splitlines()[2 : 2 + 2 * large]]

@@ -127,18 +127,18 @@ def test_each_launcher(
     assert not list((tmp_path / "traces").glob(".*"))
 
 
-@pytest.mark.long
+@SWEEP
 @pytest.mark.parametrize(
     ("command", "step"),
     [
-        pytest.param((sys.executable, *ELASTIC, *RUN[1:], "train.py"), "3", marks=SWEEP),
-        pytest.param((sys.executable, *ACCELERATE, *RUN[1:], "train.py"), "3", marks=SWEEP),
+        ((sys.executable, *ELASTIC, *RUN[1:], "train.py"), "3"),
+        ((sys.executable, *ACCELERATE, *RUN[1:], "train.py"), "3"),
         ((*FOLLOW, "train.py", "spawn"), "3"),
-        pytest.param((*FOLLOW, "train.py", "lightning"), "3", marks=SWEEP),
-        pytest.param((*FOLLOW, "train.py", "ray"), "3", marks=SWEEP),
-        pytest.param((*MPI, *RUN, "train.py"), "0", marks=SWEEP),
-        pytest.param((*SRUN, *RUN, "train.py"), "3", marks=SWEEP),
-        pytest.param((*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"), "3", marks=SWEEP),
+        ((*FOLLOW, "train.py", "lightning"), "3"),
+        ((*FOLLOW, "train.py", "ray"), "3"),
+        ((*MPI, *RUN, "train.py"), "0"),
+        ((*SRUN, *RUN, "train.py"), "3"),
+        ((*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"), "3"),
     ],
     ids=["torchrun", "accelerate", "spawn", "lightning", "ray", "mpirun", "srun", "around srun"],
 )
