@@ -11,7 +11,7 @@ from support import traces
 from support.patience import wait_until
 
 import tracer
-from tracer.cli.autosave import Autosave
+from tracer.cli.process import Autosave
 from tracer.model import launches
 from tracer.model.trace import Trace
 
@@ -69,7 +69,7 @@ PROCESS = """
 import sys, time
 from pathlib import Path
 from test_autosave import of_this_process
-from tracer.cli.autosave import Autosave
+from tracer.cli.process import Autosave
 from tracer.model import launches
 path = Path(sys.argv[1])
 autosave = Autosave(lambda: of_this_process(8), lambda trace: path, seconds=0.1)

@@ -19,7 +19,7 @@ from support.traces import called
 import tracer
 from tracer.check import verdicts
 from tracer.check.verdicts import read
-from tracer.cli.autosave import Autosave
+from tracer.cli.process import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
 from tracer.model.records import (

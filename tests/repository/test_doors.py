@@ -13,7 +13,7 @@ LIMITS = {
     "page": 18,
     "check that fails": 18,
     "diff": 10,
-    "assertion that fails": 44,
+    "assertion that fails": 45,
 }
 
 CODE = """

@@ -19,7 +19,7 @@ from tracer.model.phrases import steps_label
 from tracer.model.records import OBSERVATIONS, Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import first_of, some, span
+from tracer.model.words import listed, some, span
 from tracer.reporters import columns, text
 from tracer.reporters.columns import Row, Table
 
@@ -73,7 +73,7 @@ class Expectation:
         """`dense updates of encoder/*`, `executions of update_step on dense/kernel`."""
         kind = f"{self.kind} " if self.kind else ""
         method = f" of {self.method}" if self.method else ""
-        of = f" {'on' if self.method else 'of'} {first_of(self.names, 3)}" if self.names else ""
+        of = f" {'on' if self.method else 'of'} {listed(self.names, 3)}" if self.names else ""
         return f"{kind}{self.what.replace('_', ' ')}{method}{of}"
 
     @property
@@ -137,7 +137,7 @@ def difference(trace: Trace, expected: Expectation) -> Difference | None:
             got = _wrong(summary, replica, measure, expected)
             said[got].append(_name(summary, replica, len(summaries)))
             wrong += [summary] if got and summary not in wrong else []
-    names = {got: f" ({first_of(own, _MAX_NAMES)})" for got, own in said.items()}
+    names = {got: f" ({listed(own, _MAX_NAMES)})" for got, own in said.items()}
     texts = [f"{got}{names[got] if len(said) > 1 else ''}" for got in said if got]
     if not ran:
         return Difference("but no step ran", summaries, measure)

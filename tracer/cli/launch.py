@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.autosave import say
-from tracer.cli.process import Process, follow_children, own_file
+from tracer.cli.process import Process, follow_children, own_file, say
 from tracer.errors import Mistake
 from tracer.model.trace import Trace
 from tracer.model.tracefile import (
@@ -47,6 +46,7 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
     vars(main).update({name: value for name, value in names.items() if name in vars(before)})
     sys.argv = ["-m" if module else program, *arguments]
     if module:
+        _set_path(os.getcwd())
         runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # as `-m` does
     elif pkgutil.get_importer(path) is not None:  # a folder or a zip file
         _set_path(path)
@@ -106,13 +106,12 @@ def prepared(
     """
     path = Path(output or (FOLDER if children else FILE))
     in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
-    if module:
-        _set_path(os.getcwd())
-        if find_spec(name.partition(".")[0]) is None:
-            raise Mistake(f"no module named {name}")
-    elif not os.path.exists(name):
+    top = name.partition(".")[0]
+    if module and not (PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)):
+        raise Mistake(f"no module named {name}")
+    if not module and not os.path.exists(name):
         raise Mistake(f"cannot open {name}: No such file or directory")
-    elif is_trace(Path(name)):
+    if not module and is_trace(Path(name)):
         raise Mistake(f"{name} is a trace, not a program: did you mean tracer report {name}?")
     if is_other(path) or (in_folder and path.is_file()):
         raise Mistake(f"{path}: is a file that tracer run does not overwrite")

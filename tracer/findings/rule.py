@@ -21,7 +21,7 @@ from tracer.errors import shown, unknown_name
 from tracer.model.counts import unknown_effects, updates
 from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import DIALECTS, first_of, listed, plural
+from tracer.model.words import DIALECTS, listed, plural
 
 MAX_CASES = 3  # the most cases of variables that are reported one by one
 MAX_NAMES = 3  # the most variables named in a sentence
@@ -148,7 +148,7 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`, `of` an optimizer."""
     if len(names) <= MAX_NAMES:
         return listed(names) + of
-    return f"{len(names):,} {noun}s{of} ({first_of(names, MAX_NAMES)})"
+    return f"{len(names):,} {noun}s{of} ({listed(names, MAX_NAMES)})"
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:

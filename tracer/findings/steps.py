@@ -44,7 +44,7 @@ from tracer.model.phrases import (
 )
 from tracer.model.records import Graph, NotUpdated
 from tracer.model.trace import Summary, Trace, has_all_workers, is_first_only, summaries_of
-from tracer.model.words import first_of, plural, some, times
+from tracer.model.words import listed, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
 _SCALES = {
@@ -268,7 +268,7 @@ def optimizer_renewed(summary: Summary) -> Iterator[Case]:
     alike = trace.derived(_made_alike).get(summary.root, [])
     if len(alike) < MIN_RENEWED:
         return
-    which = first_of([each.optimizers[0].name for each in alike], MIN_RENEWED)
+    which = listed([each.optimizers[0].name for each in alike], MIN_RENEWED)
     names, function = names_of(summary, sorted(_own(summary))), _traced_once(summary)
     if function:
         yield Case(

@@ -25,7 +25,7 @@ from tracer.model.records import (
     with_indices,
 )
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, listed
+from tracer.model.words import listed
 
 _MAX_NAMES = 8  # the most workers or variables named
 
@@ -154,7 +154,7 @@ def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
     """Raise `tracer.MergeError` for what cannot be traces of one run's workers."""
     for roots in found.unlike:
         both = [
-            first_of([parts[root.trace].variables[i].name for i in root.labels], _MAX_NAMES)
+            listed([parts[root.trace].variables[i].name for i in root.labels], _MAX_NAMES)
             for root in roots
         ]
         before, after = (_workers_in(parts[root.trace]) or "one trace" for root in roots)
@@ -189,7 +189,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
         try:
             whole = _workers_of_one_run([data for _, data in group])
         except MergeError:
-            names = first_of([*dict.fromkeys(_named(data) for _, data in group)], _MAX_NAMES)
+            names = listed([*dict.fromkeys(_named(data) for _, data in group)], _MAX_NAMES)
             text = f"it is unknown which processes of {names} train together: each is listed alone"
             doubts.append(Note(text))
             trainings += [_renamed(data, f"process:{number}") for number, data in group]

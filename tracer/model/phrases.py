@@ -26,7 +26,7 @@ from tracer.model.evidence import (
 from tracer.model.records import Block, Optimizer, Rate, RateRun
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import KIND_WORDS, first_of, first_true, listed, plural, some
+from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
 
 MAX_RATES = 3  # in a sentence
 MAX_NAMES = 3  # of variables, layers or optimizers in a sentence
@@ -332,7 +332,7 @@ def _rates(summary: Summary) -> Iterator[str]:
     for text, of in _by_text(decays).items():
         decaying = [summary.trace.variables[index] for index in sorted(of)]
         flat = [variable.name for variable in decaying if len(variable.shape) < 2]
-        among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)})"
+        among = f", {len(flat):,} of them one-dimensional ({listed(flat, 2)})"
         among = among if 0 < len(flat) < len(of) < passed else ""
         number = "" if passed == 1 else "all " if len(of) == passed else f"{len(of):,} of "
         if text != "0":
@@ -438,7 +438,7 @@ def which(summary: Summary, indices: Sequence[int]) -> str:
     names = [variables[index].name for index in summary.variables]
     layers = dict(zip(summary.variables, layers_of(names, summary.dialect.separator), strict=True))
     own = [*dict.fromkeys(layers[index] for index in indices)]
-    return f"{some(len(indices), summary.dialect.variable)} of {first_of(own, MAX_NAMES)}"
+    return f"{some(len(indices), summary.dialect.variable)} of {listed(own, MAX_NAMES)}"
 
 
 def layers_of(names: Sequence[str], separator: str) -> list[str]:

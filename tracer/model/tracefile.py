@@ -40,7 +40,7 @@ from tracer.model import launches
 from tracer.model.merge import merge
 from tracer.model.records import Launch, Note, TraceData, with_indices
 from tracer.model.trace import Trace
-from tracer.model.words import first_of
+from tracer.model.words import listed
 
 FORMAT = "optimizer-tracer"
 VERSION = 5
@@ -227,7 +227,7 @@ def load(path: str | Path) -> Trace:
         one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
         raise MergeError(f"{path}: {error}; {one}") from error
     if others := [file.relative_to(path).as_posix() for file in found if file not in newest]:
-        names = first_of(others, _MAX_NAMES)
+        names = listed(others, _MAX_NAMES)
         note = Note(f"not counted, from another launch: {names}", "fact")
         return Trace(replace(trace.data, notes=(*trace.data.notes, note)))
     return trace

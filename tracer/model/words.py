@@ -43,16 +43,14 @@ def some(numbers: Numbers, noun: str) -> str:
     return f"{span(numbers)} {noun}{'' if span(numbers) == '1' else 's'}"
 
 
-def first_of(items: Sequence[str], most: int, comma: str = ", ") -> str:
-    """Join items with commas, at most the first `most`: `a`, `a, b`, `a, b and 3 more`."""
-    more = f" and {len(items) - most:,} more" if len(items) > most else ""
-    return comma.join(items[:most]) + more
-
-
 def listed(items: Sequence[str], most: int | None = None) -> str:
-    """Join items: `a`, `a and b`, `a, b and c`; like `first_of` if more than `most`."""
+    """Join items: `a`, `a and b`, `a, b and c`; at most the first `most`: `a, b and 3 more`.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], 1)
+    ('a, b and c', 'a and 2 more')
+    """
     if most is not None and len(items) > most:
-        return first_of(items, most)
+        items = [*items[:most], f"{len(items) - most:,} more"]
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
