@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from tracer.backends.keras.backend import KerasBackend
-from tracer.backends.keras.traced_class import above_traced
+from tracer.backends.keras.backend import KerasBackend, above_traced
 from tracer.backends.models import ModelMonitor
-from tracer.backends.tensorflow import compat, places, variables, writes
+from tracer.backends.tensorflow import compat, functions, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.core.registry import bindings
@@ -40,7 +39,7 @@ class TensorFlowBackend(KerasBackend):
     value_of = staticmethod(variables.value_of)
     iterations_of = staticmethod(variables.iterations_of)
     is_restored = staticmethod(variables.is_restored)
-    writes_to = staticmethod(writes.writes_to)
+    writes_to = staticmethod(functions.writes_to)
 
     def value_at(self, schedule: Any, step: int) -> float:
         """The value of a schedule of Keras, also while a graph is built."""

@@ -31,10 +31,15 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.functions import any_is_inside, forget_functions_of
+from tracer.backends.tensorflow.functions import (
+    any_is_inside,
+    forget_functions_of,
+    handles_of,
+    may_write,
+    origins,
+)
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
-from tracer.backends.tensorflow.writes import handles_of, may_write, origins
 from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
 from tracer.core.counters import CountedBlock

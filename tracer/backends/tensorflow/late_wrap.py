@@ -19,15 +19,17 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
+    Written,
     bound_to,
     concrete_functions,
     forget_graphs,
     functions_alive,
     graphs_being_traced,
     ops_in,
+    written_by,
+    written_so_far,
 )
 from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
-from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
 from tracer.core.reachable import held_by, reachable
