@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN, Paths
-from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, SiteTable, Step, start_call
+from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.interrupts import interrupt_in
@@ -199,14 +199,10 @@ class Blocks:
         self._note = root.note
 
     def close(self, call: Call, failed: bool) -> None:
-        """Count the sites of `call` as one block, because they always execute together.
+        """Count the sites of `call` as one block on each replica: they always execute together.
 
-        `failed` if an error ended the call.
+        `failed` if an error ended the call. Here they have executed, in eager mode.
         """
-        self.count_in_python(call)
-
-    def count_in_python(self, call: Call) -> None:
-        """Count the sites of `call`, which have executed, as one block on each replica."""
         step = call.parent is None and call.role == "step"
         parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
         if call.distributed:
@@ -225,13 +221,10 @@ class Blocks:
         return parts.items()
 
     def log(self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None) -> None:
-        """Count one execution of a block, made by `call`, and what was `seen` of its variables."""
-        self.log_in_python(block, seen, call)
+        """Count one execution of a block, made by `call`, and what was `seen` of its variables.
 
-    def log_in_python(
-        self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None
-    ) -> None:
-        """Log one execution of a block; a step without a `call` takes its number now."""
+        A step without a `call` takes its number now.
+        """
         with self.counters.lock:  # a reader finds the number in the log, or not taken yet
             number = 0
             if block.step and isinstance(call, Step):
@@ -283,10 +276,7 @@ class Blocks:
         """Return evidence for the rules of findings on how the steps of an optimizer ran."""
         return ()
 
-    def applied(self, call: Apply) -> None:
-        """An apply method with one variable returned without an error."""
-
-    def note(self, call: Call) -> None:
+    def note(self, call: Call, failed: bool) -> None:
         """Add the backend's notes on the sites of a call that ends to `Call.site_notes`."""
 
     def note_traced(

@@ -60,11 +60,6 @@ class Recorder(Root):
         """Whether any call was recorded."""
         return bool(self.sites.calls)
 
-    def end(self, optimizer: int) -> None:
-        """Stop tracing an optimizer; the counts stay, and functions keep their graphs."""
-        self.optimizers.stale.let_go(optimizer)
-        self.blocks.end()
-
     def compare(self, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on.
 
@@ -208,8 +203,6 @@ class Recorder(Root):
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)
-        elif call.variable is not None:
-            self.blocks.applied(call)
         self.close(call, failed)
 
     def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
@@ -375,7 +368,7 @@ class Recorder(Root):
 
     def _hand_on(self, call: Call, failed: bool) -> None:
         """Add a call's sites to its parent; close a block if the parent's place differs."""
-        self.blocks.note(call)
+        self.blocks.note(call, failed)
         parent = call.parent
         if parent is not None and parent.place == call.place:
             parent.sites += call.sites

@@ -18,7 +18,7 @@ from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
 from tracer.core.log import APPLYING, WITHIN, Reading
 from tracer.model.records import Block, Entry
-from tracer.model.timeline import Run, Timeline, fold, join, union
+from tracer.model.timeline import Run, Timeline, join, union
 from tracer.model.words import some
 
 
@@ -27,19 +27,13 @@ class Ended(NamedTuple):
 
     steps: int
     blocks: Sequence[tuple[CountedBlock, Reading]]
-    raised: Sequence[int] = ()
-    """The steps that an error ended after something had run."""
     stopped: int = 0
-    """How many more steps an error ended before anything counted had run."""
+    """How many more steps an error ended; what they ran before does not count."""
     lost: tuple[int, int] | None = None
     """The first and the last step whose detail was lost."""
     effects: Sequence[tuple[Source, Reading]] = ()
 
 
-_OWN = 1 << 40
-"""The weight of a step's own block: more than the number of blocks that run inside it."""
-
-_CountedBlocks = Sequence[tuple[CountedBlock, Reading]]
 _Span = tuple[int, int]
 """The first and the last of consecutive steps."""
 
@@ -53,84 +47,44 @@ def settle(counted: Counted) -> Ended:
     - The row of its block was lost. If no other block lacks steps, and it lacks as many as have no
       block, these steps are its own; else nothing is concluded from missing rows.
     - The step may still be under way in a program, because it is later than all ended steps.
-    - An error ended the step. It remains a step if a part of it ran.
+    - An error ended the step, and nothing that it ran counts.
     """
     blocks = list(counted.blocks.values())
-    left_out: list[_Span] = []
-    missing: list[tuple[int, int, int]] = []
-    for first, last, ran in _missing(blocks, counted.steps):
-        running = _between(counted.under_way, first, last)
-        left_out += [(number, number) for number in running]
-        missing += [(*span, ran) for span in _without(first, last, running)]
+    own = [run for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
+    gone = _missing(own, counted.steps)
+    running = {span: _between(counted.under_way, *span) for span in gone}
+    missing = [part for span in gone for part in _without(*span, running[span])]
     short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
+    if short:  # nothing else is concluded from missing rows
+        gone = [(number, number) for numbers in running.values() for number in numbers]
     if len(short) == 1:
         key, reading = blocks[short[0]]
-        runs = [Run(first, 1, last - first + 1) for first, last, _ in missing]
+        runs = [Run(first, 1, last - first + 1) for first, last in missing]
         if sum(run.total for run in runs) == reading.lost:  # no other block can have run them
-            own = union([*reading.runs.get(0, ()), *runs])
-            blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
-            short, missing = [], []
-    lost = None
-    if any(reading.lost for _, reading in blocks):
-        lost = 1, counted.steps
-    if short:
-        if missing:
-            lost = missing[0][0], missing[-1][1]
-        missing = []
-
-    raised: list[int] = []
-    stopped = 0
-    last_ended = max((run.last for run in _own_runs(blocks)), default=0)
-    for first, last, ran_inside in missing:
-        may_run = not counted.calm and first > last_ended
-        if ran_inside and not may_run:
-            raised += range(first, last + 1)
-            continue
-        left_out.append((first, last))
-        if not may_run:
-            stopped += last - first + 1
-    effects = list(counted.effects.items())
-    ended = Ended(counted.steps, blocks, raised, stopped, lost, effects)
-    return _renumbered(ended, sorted(left_out))
+            found = union([*reading.runs.get(0, ()), *runs])
+            blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: found}, lost=0)
+            missing = []
+    lost = (1, counted.steps) if any(reading.lost for _, reading in blocks) else None
+    if short and missing:
+        lost, missing = (missing[0][0], missing[-1][1]), []
+    last_ended = max((run.last for run in own), default=0)
+    stopped = [span for span in missing if counted.calm or span[0] <= last_ended]
+    number = sum(last - first + 1 for first, last in stopped)
+    ended = Ended(counted.steps, blocks, number, lost, list(counted.effects.items()))
+    return _renumbered(ended, gone)
 
 
-def _own_runs(blocks: _CountedBlocks) -> list[Run]:
-    """The runs of steps that ended as blocks of their own."""
-    return [run for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
-
-
-def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
-    """The runs of blocks inside steps."""
-    return [
-        run
-        for key, reading in blocks
-        for flags, runs in reading.runs.items()
-        for run in runs
-        if flags or not key.step
-    ]
-
-
-def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
-    """The spans of steps whose own block did not end, with the number of blocks inside them.
+def _missing(own: Sequence[Run], steps: int) -> list[_Span]:
+    """The spans of steps that are in none of these runs.
 
     Steps have distinct numbers. So if as many have ended as the last number says, all before it
     have. Otherwise each step of each run is examined.
     """
-    own = _own_runs(blocks)
     ended = sum(run.total for run in own)
-    if ended == steps:
-        return []
-    first = 1
     if ended == max((run.last for run in own), default=0):
-        first, own = ended + 1, []
-    weighed = [(run, (_OWN,)) for run in own]
-    inside = (each.intersect(range(first, steps + 1)) for each in _runs_inside(blocks))
-    weighed += [(run, (1,)) for run in inside if run is not None]
-    return [
-        (max(low, first), high, ran)
-        for low, high, (ran,) in Timeline.of(weighed, steps, 1).spans()
-        if high >= first and ran < _OWN
-    ]
+        return [(ended + 1, steps)] if ended < steps else []
+    runs = [(run, (1,)) for run in own]
+    return [(low, high) for low, high, (ran,) in Timeline.of(runs, steps, 1).spans() if not ran]
 
 
 def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
@@ -181,7 +135,6 @@ def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
     return ended._replace(
         steps=ended.steps - shift,
         blocks=[(key, read(reading)) for key, reading in ended.blocks],
-        raised=[run.first for each in ended.raised for run in moved(Run(each, 1, 1))],
         lost=lost,
         effects=[(key, read(reading)) for key, reading in ended.effects],
     )
@@ -203,7 +156,7 @@ def blocks_of(
     notes: list[str] = []
     for replica, ended in sorted(replicas.items()):
         index = indices[replica]
-        free = ended.steps - len(ended.raised)
+        free = ended.steps
         for key, reading in ended.blocks:
             free -= sum(run.total for run in reading.runs.get(0, ()) if key.step)
         mine: list[Block] = []
@@ -212,16 +165,16 @@ def blocks_of(
             free -= own
             ran = tuple(sites[number] for number in key.sites)
             mine += _blocks(root, index, key, ran, reading, own, methods)
-        if ended.raised:
-            runs = fold((number, 1) for number in ended.raised)
-            mine.append(_empty_steps(root, index, len(ended.raised), runs))
-        if ended.lost is not None and free > 0:
-            mine.append(_empty_steps(root, index, free, []))
+        if ended.lost is not None and free > 0:  # steps whose own blocks are all lost
+            mine.append(Block(root, index, "graph", "", True, (), free, ()))
         blocks += mine
         if any(block.step_unknown for block in mine if not block.outside) and ended.lost:
             notes.append(_lost(replica, ended.lost))
-        if ended.stopped or ended.raised:
-            notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
+        if ended.stopped:
+            notes.append(
+                f"on replica {replica}, {some(ended.stopped, 'step')} ended with an error: updates "
+                "before the error are not counted"
+            )
     return blocks, notes
 
 
@@ -277,11 +230,6 @@ def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]
             yield site._replace(role="apply")
         else:
             yield site
-
-
-def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Block:
-    """A block of steps that are known only by their parts, which have blocks of their own."""
-    return Block(root, replica, "graph", "", True, (), total, tuple(runs))
 
 
 def calls_of(
@@ -340,11 +288,4 @@ def _lost(replica: int, steps: tuple[int, int]) -> str:
     return (
         f"on replica {replica}, details of {which} were lost (a function ran more steps in one "
         f"call than are kept): the totals are exact, but {unknown}"
-    )
-
-
-def _stopped(replica: int, steps: int) -> str:
-    return (
-        f"on replica {replica}, {some(steps, 'step')} ended with an error: updates before the "
-        "error may not be counted"
     )

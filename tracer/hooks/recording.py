@@ -5,7 +5,7 @@ find them and report new ones.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 from weakref import ref
@@ -40,9 +40,9 @@ class Recording(Holder):
         self._effects = effects
         self._missed: set[str] = set()
         self._unseen: list[str] = []
-        """Notes on steps that backends cannot see."""
-        self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
-        """The optimizers that cannot be traced, their step counts when refused, and why."""
+        """Notes on steps that backends cannot see, and on optimizers that cannot be traced."""
+        self._refused: list[ref[Any]] = []
+        """The optimizers that cannot be traced."""
         self._end: Trace | None = None
         self._is_open = False
         """Whether it holds every optimizer, also those made later: see `begin`."""
@@ -56,7 +56,7 @@ class Recording(Holder):
         if self._end is not None:
             return self._end
         self.hold_unused()
-        used, unused, notes = [], [], list[Note]()
+        used, unused = [], []
         for recorder, since in list(self.since.items()):
             is_asked = recorder in self.asked
             counted = recorder.reader.data_since(since, empty=is_asked or since is None)
@@ -68,11 +68,8 @@ class Recording(Holder):
                 used.append(counted)
             elif since is None or _was_fitted(counted[0]):
                 unused.append(counted)
-            else:  # it may have had functions traced again that another optimizer uses
-                notes += [note for note in counted[0].notes if note.kind == "fact"]
         every = [*used, *unused]
-        retraced = notes if any(counted[0].graphs for counted in used) else []
-        data, objects = combine(every, [*retraced, *self._notes(nothing=not every)])
+        data, objects = combine(every, self._notes(nothing=not every))
         if not objects:
             return Trace(data)
         return Trace(data, Objects(index_of=finder(objects, canonical)))
@@ -85,9 +82,6 @@ class Recording(Holder):
             for name in sorted(self._missed)
         ]
         notes += self._unseen
-        for optimizer, steps, note in self._refused:  # a note matters only if the optimizer stepped
-            if steps is None or steps != _steps_of(optimizer()):
-                notes.append(note)
         if nothing:
             notes += [backend.unused_note for backend in finders() if backend.unused_note]
         return [*map(Note, dict.fromkeys(notes))]
@@ -112,8 +106,8 @@ class Recording(Holder):
             self.since.setdefault(wrapping.fail(optimizer, error), None)
 
     def _refuse(self, optimizer: Any, error: UnsupportedOptimizer) -> None:
-        note = f"{error}; what it does is not counted"
-        self._refused.append((ref(optimizer), _steps_of(optimizer), note))
+        self._refused.append(ref(optimizer))
+        self._unseen.append(f"{error}; what it does is not counted")
 
     def hold_unused(self) -> None:
         """Hold what was made during the outermost block and never called, if nothing reports it."""
@@ -153,24 +147,13 @@ class Recording(Holder):
 
     def _find_missed(self) -> None:
         """Find the living optimizers that no backend reported."""
-        refused = {id(optimizer()) for optimizer, _, _ in self._refused}
+        refused = {id(optimizer()) for optimizer in self._refused}
         self._missed = {
             type(each).__name__
             for backend in finders()
             for each in backend.living()
             if recorder_of(each) is None and id(each) not in refused
         }
-
-
-def _steps_of(optimizer: Any) -> list[int | None] | None:
-    """The own step counts of an optimizer and its nested ones; None if one of them has none."""
-    with suppress(UnsupportedOptimizer, AttributeError):  # another backend, tf.compat.v1.train
-        steps = [
-            backend_of(kind).iterations_of(each) if each._iterations is not None else 0
-            for each, kind in family(optimizer)
-        ]
-        return None if None in steps else steps
-    return None
 
 
 @contextmanager

@@ -120,7 +120,8 @@ def let_go(optimizers: Iterable[Any], holder: Holder) -> None:
                 continue
             if binding.holders == {holder}:
                 binding.recorder.backend.detach(optimizer, binding)
-                binding.recorder.end(binding.index)
+                binding.recorder.optimizers.stale.let_go(binding.index)
+                binding.recorder.blocks.end()
             binding.holders.discard(holder)
 
 

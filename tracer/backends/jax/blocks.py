@@ -150,7 +150,7 @@ class JaxBlocks(backend.Blocks):
         self._traced_for: dict[str, list[Arguments]] = {}
         self._stepping: WeakSet[Any] = WeakSet()
 
-    def note(self, call: Call) -> None:
+    def note(self, call: Call, failed: bool) -> None:
         """Note the sites of a group whose result may be discarded."""
         if call.role == "group" and call.extra is not None:
             call.site_notes += [(call.extra, number) for number in call.sites]
@@ -163,7 +163,7 @@ class JaxBlocks(backend.Blocks):
         rate = self.rate_of(call)
         reports = call.site_notes or compared or rate is not None
         if eager and once and not (self.counters.in_programs or reports):
-            self.count_in_python(call)
+            super().close(call, failed)
             return
         work, numbers = self._work(call, NO_RATE if rate is None else rate, tuple(compared))
         answers = [answers_about([*compared.values()])] if compared else []

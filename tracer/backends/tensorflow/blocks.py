@@ -103,7 +103,7 @@ class GraphBlocks(backend.Blocks):
         """Count `call` and all calls inside it as one block; `failed` if it raised."""
         graph = call.place.graph
         if graph is None:
-            self.count_in_python(call)
+            super().close(call, failed)
             return
         step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
@@ -184,16 +184,8 @@ class GraphBlocks(backend.Blocks):
             callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
-    def applied(self, call: Apply) -> None:
-        """Note which ops a traced apply method added: `close` examines those of a block at once."""
-        site, graph = self._sites.sites[call.own[0]], call.place.graph
-        if graph is None or site.role != "update" or not compat.eager_outside_functions():
-            return
-        added = slice(call.extra.start, graph.num_operations())
-        call.site_notes.append((site, call.variable, added))
-
     def _find_idle(self, notes: Sequence[Any], graph: Any) -> None:
-        """Find out which apply methods, noted by `applied`, wrote to their variable."""
+        """Find out which apply methods, noted by `note`, wrote to their variable."""
         ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
         for site, variable, added in notes:
             with suppress_faults():  # an unknown kind of op
@@ -212,9 +204,19 @@ class GraphBlocks(backend.Blocks):
                 names[method] += (rows[variable].name,)
         return tuple(NeverAssigned(method, variables) for method, variables in names.items())
 
-    def note(self, call: Call) -> None:
-        """Store the ops of an update in a Session's graph, which the program may run alone."""
-        if not isinstance(call, Apply) or compat.eager_outside_functions():
+    def note(self, call: Call, failed: bool) -> None:
+        """Note the ops that a traced apply method added: `close` examines those of a block at once.
+
+        In a Session's graph, the program may run the ops of an update alone.
+        """
+        graph = call.place.graph
+        if not isinstance(call, Apply) or graph is None:
+            return
+        if compat.eager_outside_functions():
+            site = self._sites.sites[call.own[0]] if call.variable is not None else None
+            if site is not None and site.role == "update" and not failed:
+                added = slice(call.extra.start, graph.num_operations())
+                call.site_notes.append((site, call.variable, added))
             return
         call.site_notes += compat.updates_since(call.place.graph, call.extra.start)
         result = getattr(call.result, "op", call.result)

@@ -73,7 +73,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         is_update = _updates_by(late.name) if late.kind.name == "v1" else None
         stale = WeakSet(
             function
-            for function in _users_of(late.optimizer, handles, is_update)
+            for function in _users_of(late, handles, is_update)
             if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
         )
         if retrace:
@@ -104,35 +104,37 @@ def _cleared(stale: Collection[Any]) -> list[str]:
 
 
 def _users_of(
-    optimizer: Any, handles: Collection[int], is_update: Callable[[Any], bool] | None
+    late: Late, handles: Collection[int], is_update: Callable[[Any], bool] | None
 ) -> Iterator[Any]:
-    """Yield the living concrete functions that use an optimizer, some perhaps twice.
+    """Yield the living concrete functions that use an optimizer.
 
     A function uses it if its graph writes to one of `handles`, the optimizer's own variables (its
     iterations, a slot variable), or if its Python code reaches the optimizer and its graph writes
-    to any variable, or, for a v1 optimizer, if an op `is_update`.
+    to any variable, or, for a v1 optimizer, if an op `is_update` and the code reaches no other
+    optimizer of this name.
     """
     concretes, polymorphics = functions_alive()
-    for concrete in concretes:
-        if _uses(concrete.graph, written_by(concrete.graph), handles, is_update):
-            yield concrete
     for function in polymorphics:
         for concrete in concrete_functions(function):
-            if written_by(concrete.graph).anything:
-                if concrete.graph not in _in_code:
-                    _in_code[concrete.graph] = _optimizers_in(function.python_function)
-                if id(optimizer) in _in_code[concrete.graph]:
-                    yield concrete
+            if concrete.graph not in _in_code and written_by(concrete.graph).anything:
+                _in_code[concrete.graph] = _optimizers_in(function.python_function)
+    for concrete in concretes:
+        reached = _in_code.get(concrete.graph, {})
+        by_name = None if late.name in reached.values() else is_update
+        written = written_by(concrete.graph)
+        if id(late.optimizer) in reached or _uses(concrete.graph, written, handles, by_name):
+            yield concrete
 
 
-_in_code: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
-"""The ids of the optimizers that the Python code of a graph reaches."""
+_in_code: WeakKeyDictionary[Any, dict[int, object]] = WeakKeyDictionary()
+"""The optimizers that the Python code of a graph reaches: the name of each, by its id."""
 
 
-def _optimizers_in(code: Any) -> frozenset[int]:
+def _optimizers_in(code: Any) -> dict[int, object]:
     held = reachable(code, _follow, _MAX_STEPS)
     owners = [owner for each in held if (owner := bound_to(each)) is not None]
-    return frozenset(id(each) for each in (*held, *owners) if kind_of(type(each)) is not None)
+    found = [each for each in (*held, *owners) if kind_of(type(each)) is not None]
+    return {id(each): getattr(each, "_name", None) for each in found}
 
 
 def _uses(
