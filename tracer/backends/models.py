@@ -169,7 +169,7 @@ class ModelMonitor(Collector):
         if old is None or old.reference() is not own:
             self._seen[id(own)] = ModelVariable(ref(own), self.root.backend.row(variable), why)
         elif old.why != why:
-            self._seen[id(own)] = old._replace(why=why, since=self.root.blocks.begun())
+            self._seen[id(own)] = old._replace(why=why, since=self.root.step_count())
 
     def _changed(self) -> Iterator[Any]:
         """The layers of which `trainable` has changed since the last look, or of a variable."""

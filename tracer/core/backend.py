@@ -21,7 +21,7 @@ from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
-from tracer.core.counters import CountedBlock, Counters, Source
+from tracer.core.counters import CountedBlock, Counters
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.log import UNIT
@@ -117,6 +117,7 @@ class Root:
             print(text, file=sys.stderr)
 
     def step_count(self) -> int:
+        """How many steps have begun."""
         try:
             return self.blocks.counters.steps()
         except Exception:
@@ -203,38 +204,26 @@ class Blocks:
 
         `failed` if an error ended the call. Here they have executed, in eager mode.
         """
-        step = call.parent is None and call.role == "step"
+        step = call if isinstance(call, Step) and call.parent is None else None
         parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
         if call.distributed:
             parts = self._by_replica(call)
         path = self._path_to(call)
-        effects = self.counters.effects if step else None
+        effects = None if step is None else self.counters.effects
         for replica, sites in parts:
-            block = CountedBlock(replica, call.function, step, tuple(sites), path)
+            block = CountedBlock(replica, call.function, step is not None, tuple(sites), path)
             seen = () if effects is None else effects.seen(call, replica)
-            self.log(block, seen, call)
+            with self.counters.lock:  # a reader finds the number in the log, or not taken yet
+                stamp = 0 if step is None else UNIT * self.number_of(step, replica)
+                self.counters.log(block, stamp)
+                if seen:
+                    self.counters.effects.log(replica, seen, stamp)
 
     def _by_replica(self, call: Call) -> Iterable[tuple[int, list[int]]]:
         parts: dict[int, list[int]] = defaultdict(list)
         for number in call.sites:
             parts[self._sites.sites[number].replica].append(number)
         return parts.items()
-
-    def log(self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None) -> None:
-        """Count one execution of a block, made by `call`, and what was `seen` of its variables.
-
-        A step without a `call` takes its number now.
-        """
-        with self.counters.lock:  # a reader finds the number in the log, or not taken yet
-            number = 0
-            if block.step and isinstance(call, Step):
-                number = self.number_of(call, block.replica)
-            elif block.step:
-                number = self.counters.take_number(block.replica)
-            stamp = UNIT * number
-            self.counters.log(block, stamp)
-            if seen:
-                self.counters.effects.log(block.replica, seen, stamp)
 
     def number_of(self, step: Step, replica: int) -> int:
         """Return the number of a step in eager mode; the first request takes it."""
@@ -259,10 +248,6 @@ class Blocks:
 
     def wait(self) -> None:
         """Wait until all work that the program has started is counted; the caller holds no lock."""
-
-    def begun(self) -> int:
-        """Return how many steps have begun, including steps that are not counted yet."""
-        return self.counters.steps()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Yield notes on executions that were not counted, as the optimizers' own counts show."""

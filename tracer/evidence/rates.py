@@ -118,7 +118,7 @@ class Rates(Collector):
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
-        self._end(self.root.blocks.begun())
+        self._end(self.root.step_count())
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -126,7 +126,7 @@ class Rates(Collector):
 
         Otherwise it lasts to the last reading: it may have changed since.
         """
-        root, end = self.root.optimizers.root, self.root.blocks.begun()
+        root, end = self.root.optimizers.root, self.root.step_count()
         with suppress_faults():
             now = self._now()
             if now and now != self._last:
@@ -170,7 +170,7 @@ class Rates(Collector):
     def _look(self, later: int) -> None:
         """Read the rates for the step `later` steps after the last, and record changes."""
         with suppress_faults():  # a value may be unreadable now
-            now, step = self._now(), self.root.blocks.begun() + later
+            now, step = self._now(), self.root.step_count() + later
             if now != self._last:
                 if _numbers(now).keys() != _numbers(self._last).keys():
                     self._end(self._read)  # as after a schedule replaced a number

@@ -39,12 +39,12 @@ class Rates(Collector):
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
         self._runs += self.of_steps()
-        self.past = self.root.blocks.begun()
+        self.past = self.root.step_count()
         self.root.blocks.counters.rates.clear()
 
     def rates(self) -> Iterator[Rate]:
         """The constant decays, and the rate if it is known."""
-        steps, root = self.root.blocks.begun(), self.root.optimizers.root
+        steps, root = self.root.step_count(), self.root.optimizers.root
         for number, (decay, variables) in enumerate(self.decays if steps else ()):
             yield Rate(root, "decay", number, variables, (RateRun(1, steps, decay, decay),))
         runs = (*self._runs, *self.of_steps())
@@ -54,7 +54,7 @@ class Rates(Collector):
 
     def of_steps(self) -> Iterator[RateRun]:
         """The rate since the last baseline, if each step reported it, the same on all replicas."""
-        steps = self.root.blocks.begun() - self.past
+        steps = self.root.step_count() - self.past
         known = {*self.root.blocks.counters.rates.values()}
         for first, last, values, of in known if len(known) == 1 else ():
             if of == steps and isfinite(first) and isfinite(last):

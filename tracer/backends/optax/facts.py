@@ -71,7 +71,7 @@ class Facts(Rates):
 
     def evidence(self) -> Iterator[Evidence]:
         """The step count in the state, at the first step and after the last one."""
-        (begin, end), steps = self._counts(), self.root.blocks.begun()
+        (begin, end), steps = self._counts(), self.root.step_count()
         if begin < 0 or self.past:
             return
         in_python = not self.root.blocks.counters.progress
@@ -82,7 +82,7 @@ class Facts(Rates):
 
     def of_steps(self) -> Iterator[RateRun]:
         """The values of the rate since the last baseline, if known."""
-        steps = self.root.blocks.begun() - self.past
+        steps = self.root.step_count() - self.past
         begin, end = self._counts()
         reported = [*super().of_steps()]
         match self._rates if steps else []:
