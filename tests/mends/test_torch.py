@@ -38,7 +38,7 @@ def test_a_step_that_a_hook_steps_once_more() -> None:
     step(optimizer, parameters)
     trace = tracer.trace_of(optimizer)
     assert readings(parameters) == [2, 2, 2]
-    assert trace.updates() == 6 or not trace.complete
+    assert said(trace) == (1, 6, True)
 
 
 def test_a_step_that_updates_some_of_its_parameters() -> None:
@@ -55,7 +55,7 @@ def test_a_step_that_updates_some_of_its_parameters() -> None:
         step(optimizer, parameters)
     trace = tracer.trace_of(optimizer)
     assert readings(parameters) == [3, 0, 0]
-    assert trace.updates() == 3 or not trace.complete
+    assert not trace.complete
 
 
 def test_a_step_that_raises() -> None:
@@ -72,7 +72,7 @@ def test_a_step_that_raises() -> None:
         step(optimizer, parameters)
     assert readings(parameters) == [1, 1, 1]
     trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 3 or not trace.complete
+    assert not trace.complete
 
 
 def test_an_optimizer_that_is_wrapped_in_a_block() -> None:

@@ -305,7 +305,7 @@ def test_what_is_computed_again_is_doubted(
     executed = derivative(five_times(around(update)))
     settle()
     assert counted.doubts == {primitive.RECOMPUTED}
-    assert counted.total == executed or not exact
+    assert counted.total == executed if exact else counted.total <= executed
 
 
 def test_what_nothing_uses_is_counted_all_the_same(update: Update, counted: Counted) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
+from support.patience import wait_until
 
 import tracer
 from tracer.backends.jax.programs import ProgramBlock
@@ -238,11 +238,11 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of one device was read, and nothing holds that of the other one."""
     optimizer = tracer.wrap(Odometer())
     loop = Loop(optimizer)
-    ran = ProgramBlock.ran
+    ran, goes_on = ProgramBlock.ran, threading.Event()
 
     def late(program: ProgramBlock, numbers: Any) -> None:
         if numbers[0] == 1:
-            time.sleep(0.3)
+            assert goes_on.wait(60)
         ran(program, numbers)
 
     monkeypatch.setattr(ProgramBlock, "ran", late)
@@ -254,9 +254,9 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(np.ravel(first)[0]) == 1
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 4 and not trace.complete and "some replicas" in trace.notes[0]
-    time.sleep(0.6)
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 2 * 4 and trace.complete
+    goes_on.set()
+    wait_until(lambda: tracer.trace_of(optimizer).complete)
+    assert tracer.trace_of(optimizer).updates() == 2 * 4
 
 
 def test_a_step_that_is_jitted_again_each_time_leaves_nothing_behind() -> None:
