@@ -101,7 +101,7 @@ def test_a_folder_is_its_newest_launch(tmp_path: Path) -> None:
     trace = tracer.load(tmp_path)
     assert trace.complete and trace.workers == ("rank:0", "rank:1")
     assert trace.notes == (
-        "not counted, from another launch: older.json, old/rank-0.json, old/rank-1.json",
+        "not counted, from another launch: older.json, old/rank-0.json and old/rank-1.json",
     )
     assert tracer.load(tmp_path / "old").notes == ()
 

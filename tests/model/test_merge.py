@@ -244,7 +244,7 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
         # The stages of a pipeline.
         (
             [worker("worker:0"), worker("worker:1", 3, ("c",))],
-            r"not one run: worker:0 has the variables a, b, worker:1 has c",
+            r"not one run: worker:0 has the variables a and b, worker:1 has c",
         ),
     ],
 )
@@ -665,7 +665,8 @@ def test_the_workers_of_a_cluster_stay_one_training_beside_others() -> None:
     again = merged(*parts[:3], process(9.0, workers[0]))  # a worker that was started again
     assert again.workers == ("process:2", "process:3", "process:4")
     assert again.notes == (
-        "it is unknown which processes of worker:0, worker:1 train together: each is listed alone",
+        "it is unknown which processes of worker:0 and worker:1 train together: each is listed "
+        "alone",
     )
     assert not again.complete
 
