@@ -446,65 +446,6 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
     assert "it ran" not in result.stdout.str()
 
 
-NEVER_BEGUN = """
-import unittest
-
-import pytest
-import tracer
-
-
-def test_without_with():
-    tracer.assert_updates(total=0)
-
-
-class TestUnittest(unittest.TestCase):
-    def test_of_unittest(self):
-        tracer.assert_executions("update_step", 0)
-
-
-def test_own_error():
-    assertion = tracer.assert_updates(total=0)
-    raise ZeroDivisionError("mine")
-
-
-@pytest.fixture
-def made_before():
-    return tracer.assert_updates(total=0)
-
-
-def test_made_before(made_before):
-    with made_before:
-        pass
-
-
-def test_that_is_refused():
-    for wrong in ({}, {"total": -1}, {"optimizer": "adam", "total": 0}):
-        with pytest.raises((TypeError, ValueError)):
-            tracer.assert_updates(**wrong)
-
-
-def test_that_fails():
-    with pytest.raises(AssertionError):
-        with tracer.assert_updates(total=1):
-            pass
-"""
-
-
-def test_an_assertion_without_with_fails_its_test_with_its_line(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it=NEVER_BEGUN)
-    result = pytester.runpytest_subprocess("-Werror")
-    result.assert_outcomes(passed=3, failed=3)
-    lines = {line for line in result.outlines if line.startswith("test_it.py:")}
-    for number, function in ((8, "assert_updates"), (13, "assert_executions")):
-        text = (
-            f"test_it.py:{number}: tracer.{function}() asserts nothing: write "
-            f"`with tracer.{function}(...):` above the code that trains"
-        )
-        assert text in lines
-    assert "ZeroDivisionError: mine" in result.stdout.str()
-    assert "RuntimeWarning" not in result.stderr.str(), "it is said once"
-
-
 def test_a_fixture_may_add_a_marker(pytester: pytest.Pytester) -> None:
     tests = """
         import pytest
@@ -519,21 +460,6 @@ def test_a_fixture_may_add_a_marker(pytester: pytest.Pytester) -> None:
     """
     pytester.makepyfile(helpers=HELPERS, test_it=tests)
     pytester.runpytest_subprocess().assert_outcomes(passed=1, failed=1)
-
-
-def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:
-    script = """
-        import tracer
-
-        tracer.assert_updates(total=4)
-        with tracer.assert_updates(total=0):
-            pass
-    """
-    result = pytester.runpython(pytester.makepyfile(script=script))
-    assert result.ret == 0
-    (said,) = [line.partition("script.py:")[2] for line in result.errlines if "Runtime" in line]
-    text = "3: RuntimeWarning: tracer.assert_updates() asserts nothing"
-    assert said.partition(": write")[0] == text
 
 
 @pytest.mark.long

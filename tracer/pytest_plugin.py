@@ -7,7 +7,6 @@ else of `tracer`; it never imports TensorFlow.
 
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -139,7 +138,7 @@ def _body(
 ) -> Iterator[None]:
     """Trace the body of a test, and add to `failures` why it should fail although it passed."""
     __tracebackhide__ = True
-    before, traced = {*_never_begun()}, item.stash.get(_fixture, None)
+    traced = item.stash.get(_fixture, None)
     effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
     recording: Recording | None = None
     try:
@@ -147,16 +146,9 @@ def _body(
             yield
     finally:
         unsaved = _save(item, recording or traced)
-        unused = [_never_begun().pop(each) for each in {*_never_begun()} - before]
     failures += [message for check in checks if recording and (message := check(recording.trace()))]
     failures += [] if traced is None else traced.failures()
     failures += [unsaved] if unsaved else []
-    failures += [f"{os.path.relpath(path)}:{line}: {text}" for path, line, text in unused]
-
-
-def _never_begun() -> dict[object, tuple[str, int, str]]:
-    """The assertions whose blocks have not begun."""
-    return getattr(sys.modules.get("tracer.testing.assertions"), "never_begun", {})
 
 
 def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":

@@ -1,5 +1,6 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -267,6 +268,15 @@ def test_an_incomplete_trace_never_passes(check: Check) -> None:
 def test_no_variables_at_all() -> None:
     text = tracer.assert_all_updated([]).check(traces.eager())
     assert text == "updates: expected at least 1, but there is no variable"
+
+
+def test_an_assertion_without_with_warns_at_its_line() -> None:
+    with pytest.warns(RuntimeWarning, match="this assertion asserts nothing: write") as caught:
+        tracer.assert_updates(total=4)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings(), pytest.raises(TypeError):
+        warnings.simplefilter("error")
+        tracer.assert_updates()  # the mistake alone is said
 
 
 def test_of_many_variables_that_were_missed_the_first_are_shown() -> None:

@@ -276,7 +276,7 @@ def new_head(healthy: bool) -> bool:
 
 @twin(
     "gradients-left",
-    "2 of 26 backward passes ({here}) were never applied",
+    "2 of 26 backward passes ({here}) were cleared or left",
     fix="Step once more after the last batch",
     screen="long",
 )
@@ -328,7 +328,7 @@ def zero_grad_forgotten(healthy: bool) -> bool:
 
 @twin(
     "gradients-left",
-    "3 of every 4 backward passes ({here}) were cleared",
+    "passes ({here}) were cleared or left",
     fix="call zero_grad once for each step",
     screen="sweep",
 )

@@ -67,6 +67,8 @@ class TracedOptimizer:
 
     optimizer: ref[Any]
     name: Callable[[], str]
+    cls: type
+    """Its class, without what the tracer adds."""
     class_name: str
     kind: OptimizerKind
     own_steps: Sequence[str]

@@ -7,9 +7,9 @@ all of them. Sources for loss scales: Keras 3.15 (`keras/src/optimizers/base_opt
 """
 
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import CodeType
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import names_in
-from tracer.core.registry import plain_class
 from tracer.errors import in_one_line
 from tracer.evidence.rates import Rates
 from tracer.hooks.family import ships
@@ -44,67 +43,36 @@ FAILING = "override-unreached"
 """The code of the finding that `wrap` warns of before training begins: nothing else can work."""
 
 
-class Classes(Collector):
-    """Evidence on the classes of a recorder's optimizers, and on loss scales."""
-
-    def __init__(self, root: Any) -> None:
-        super().__init__(root)
-        self._found: dict[int, tuple[Evidence, ...]] = {}
-        self._scales: set[int] = set()
-        """The loss scales that the program does not apply by itself."""
-
-    def first_step_ends(self, call: Step) -> None:
-        """Read the optimizers: they may be gone when a trace is read."""
-        by_hand = not _BY_HAND.isdisjoint(_names_under_way())
-        for index in range(len(self.root.optimizers.all)):
-            optimizer = self._read(index)
-            is_scale = index in self.root.optimizers.stepping and _is_scaled(optimizer)
-            self._scales |= {index} if is_scale and not by_hand else set()
-
-    def step_raised(self, call: Step, error: BaseException) -> None:
-        """Read the classes, because the first step may raise."""
-        self.first_step_ends(call)
-
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the evidence on the class, and on a loss that was never scaled."""
-        self._read(index)
-        found, called = self._found.get(index, ()), self.root.optimizers.all[index].called
-        scale, is_divided = LossNotScaled("scale_loss", "apply"), True
-        if record.kind != "keras3":
-            scale = LossNotScaled("get_scaled_loss", "get_unscaled_gradients")
-            is_divided = scale.divided in called
-        if index in self._scales and is_divided and scale.missing not in called:
-            found = (*found, scale)
-        return replace(record, evidence=(*found, *record.evidence))
-
-    def _read(self, index: int) -> Any:
-        """Read the class of an optimizer; return the optimizer, None if it is gone."""
-        traced = self.root.optimizers.all[index]
-        optimizer = traced.optimizer()
-        if index not in self._found and optimizer is not None:
-            self._found[index] = evidence_on(plain_class(type(optimizer)), traced.kind)
-        return optimizer
-
-
-_BY_HAND = {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"}
+_SCALES = {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"}
 """Names in the code of a program that scales the loss itself."""
 
 
-def _is_scaled(optimizer: Any) -> bool:
-    own = {} if optimizer is None else object.__getattribute__(optimizer, "__dict__")
-    return "LossScale" in type(optimizer).__name__ or own.get("loss_scale_factor") not in (None, 1)
+class Classes(Collector):
+    """Evidence on the classes of a recorder's optimizers, and on loss scales."""
 
+    by_hand = False
+    """Whether the program seems to scale the loss itself."""
 
-def _names_under_way() -> set[str]:
-    """The names in the program's running functions and in the functions inside them."""
-    names: set[str] = set()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in (*FRAMEWORKS, "tracer"):
-            names |= names_in(frame.f_code)
-        frame = frame.f_back
-    return names
+    def first_step_ends(self, call: Step) -> None:
+        """Look for the names of a loss scale in the program's running functions."""
+        for frame, _ in walk_stack(None):
+            module = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if module not in (*FRAMEWORKS, "tracer"):
+                self.by_hand |= not _SCALES.isdisjoint(names_in(frame.f_code))
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """Add the evidence on the class, and on a loss that was never scaled."""
+        traced = self.root.optimizers.all[index]
+        found, scale = evidence_on(traced.cls, traced.kind), LossNotScaled("scale_loss", "apply")
+        is_divided = "LossScale" in record.class_name
+        is_divided |= record.settings.get("loss_scale_factor") not in (None, 1)
+        if record.kind != "keras3":
+            scale = LossNotScaled("get_scaled_loss", "get_unscaled_gradients")
+            is_divided &= scale.divided in traced.called
+        is_divided &= index in self.root.optimizers.stepping and not self.by_hand
+        if is_divided and scale.missing not in traced.called:
+            found = (*found, scale)
+        return replace(record, evidence=(*found, *record.evidence))
 
 
 def may_fail(root: Root) -> bool:
@@ -112,7 +80,7 @@ def may_fail(root: Root) -> bool:
     return any(
         isinstance(found, OverrideUnreached)
         for each in root.optimizers.all
-        for found in evidence_on(plain_class(type(each.optimizer())), each.kind)
+        for found in evidence_on(each.cls, each.kind)
     )
 
 

@@ -7,7 +7,7 @@ repeatedly.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from math import ceil, gcd, log2
+from math import ceil, log2
 
 from msgspec import structs
 
@@ -432,8 +432,17 @@ _OTHERS = {
     needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
-    for _, passes in summary.evidence(GradientsLeft):
-        yield _passes_left(summary, passes)
+    for _, lost in summary.evidence(GradientsLeft):
+        where = f" ({lost.line})" if lost.line else ""
+        yield Case(
+            f"The gradients of {lost.passes:,} of {lost.of:,} backward passes{where} were cleared "
+            f"or left, and no step{of_optimizer(summary)} used them.",
+            "To accumulate them, call zero_grad once for each step, after it, and not in each "
+            "pass. Otherwise these passes are wasted."
+            if lost.every == 1
+            else "",
+            "info" if lost.passes * 20 < lost.of else None,
+        )
     every, reached = accumulated_steps(summary.optimizers), accumulations(summary)
     if every < 2 or reached is None or summary.step_unknown(reached):
         return
@@ -453,27 +462,6 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
             severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
-
-
-def _passes_left(summary: Summary, left: GradientsLeft) -> Case:
-    """The case for backward passes whose gradients no step used."""
-    every = left.every
-    where = f" ({left.line})" if left.line else ""
-    if every == 1:
-        common = gcd(left.passes, left.of) or 1
-        return Case(
-            f"The gradients of {left.passes // common:,} of every {left.of // common:,} "
-            f"backward passes{where} were cleared before a step{of_optimizer(summary)} used them.",
-            "To accumulate them, call zero_grad once for each step, after it, and not in each "
-            "pass. Otherwise these passes are wasted.",
-        )
-    return Case(
-        f"The gradients of {left.passes:,} of {left.of:,} backward passes{where} were never "
-        f"applied: most steps{of_optimizer(summary)} use {every:,} passes.",
-        f"Step once more after the last batch, or choose a number of batches that {every:,} "
-        "divides.",
-        "info" if left.passes * 20 < left.of else None,
-    )
 
 
 @rule(

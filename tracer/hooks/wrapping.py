@@ -196,7 +196,7 @@ def _bind(
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     own = () if kind.name in AT_ONCE else own_steps(base, kind)
-    traced = TracedOptimizer(ref(optimizer), name, class_name, kind, own, NOT_SEEN)
+    traced = TracedOptimizer(ref(optimizer), name, base, class_name, kind, own, NOT_SEEN)
     recorder.backend.introduce(traced)
     if optimizer is not root:
         traced.made = recorder.optimizers.all[bindings[id(root)].index].made

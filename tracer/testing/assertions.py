@@ -2,13 +2,10 @@
 
 Each assertion is a context manager. It counts only what runs in its block, and yields an
 `Assertion`, whose `trace` can be read in the block and after it. If an exception leaves the block,
-nothing is asserted. If a block never begins, a warning says so when the program ends; the pytest
-plugin fails the test. An incomplete trace fails every assertion, because it may have missed
-something.
+nothing is asserted. If a block never begins, a warning says so. An incomplete trace fails every
+assertion, because it may have missed something.
 """
 
-import atexit
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,16 +30,6 @@ Check = Callable[[Trace], str]
 
 __tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
 
-never_begun: dict[object, tuple[str, int, str]] = {}
-"""The assertions whose blocks have not begun: the file and line of each, and what to say of it."""
-
-
-@atexit.register
-def _warn() -> None:
-    """Warn of blocks that never began, as Python does of a coroutine that was never awaited."""
-    for path, line, text in never_begun.values():
-        warnings.warn_explicit(text, RuntimeWarning, path, line)
-
 
 class Assertion:
     """What the assertions yield; `trace` is the trace of the block.
@@ -50,21 +37,24 @@ class Assertion:
     Raises `tracer.UnsupportedOptimizer` if `optimizer` is not a supported optimizer.
     """
 
+    _is_idle = False
+    """Whether its block has not begun, and nothing was checked."""
+
     def __init__(self, optimizer: object, check: Check) -> None:
         if optimizer is not None:
             from tracer.hooks.family import kind_to_trace
 
             kind_to_trace(optimizer)
-        function, caller = sys._getframe(1).f_code.co_name, sys._getframe(2)
-        never_begun[self] = (
-            caller.f_code.co_filename,
-            caller.f_lineno,
-            f"tracer.{function}() asserts nothing: write `with tracer.{function}(...):` above the "
-            "code that trains",
-        )
         self._check = check
         self._block = record() if optimizer is None else recording_of(optimizer)
         self._recording = Recording()
+        self._is_idle = True
+
+    def __del__(self) -> None:
+        """Warn of a block that never began, as Python does of a coroutine never awaited."""
+        if self._is_idle:
+            text = "this assertion asserts nothing: write `with tracer.assert_...(...):` above the "
+            warnings.warn(f"{text}code that trains", RuntimeWarning, stacklevel=2)
 
     @property
     def trace(self) -> Trace:
@@ -73,7 +63,7 @@ class Assertion:
 
     def __enter__(self) -> "Assertion":
         __tracebackhide__ = True
-        never_begun.pop(self, None)
+        self._is_idle = False
         self._recording = self._block.__enter__()
         return self
 
@@ -85,7 +75,7 @@ class Assertion:
 
     def check(self, trace: Trace) -> str:
         """Why a trace is not as expected; empty if it is."""
-        never_begun.pop(self, None)
+        self._is_idle = False
         return self._check(trace)
 
 

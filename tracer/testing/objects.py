@@ -144,13 +144,12 @@ def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple
     for leaf in (each for each in leaves_of(given) if each.name in missing):
         alike = [each.name for each in others if each.shape == leaf.shape]
         if alike:
-            like = min(alike, key=lambda name: not name.endswith(leaf.name.rpartition("/")[2]))
             why = (
-                f"no path in the parameters is {shown(leaf.name)!r}, and {shown(like)} may be the "
-                "same leaf: give the whole tree that the optimizer gets, a part of it with its "
-                "keys from the root on, or a variable of Keras"
+                f"no path in the parameters is {shown(leaf.name)!r}: give the whole tree that the "
+                "optimizer gets, a part of it with its keys from the root on, or a variable of "
+                "Keras"
             )
-            return why, unknown_name("variable", leaf.name, known, meant=[like]).instead
+            return why, unknown_name("variable", leaf.name, known, meant=alike).instead
     if any(is_loose_tensor(each.given) for each in unknown):
         return "this tensor is not a parameter: give the parameter itself, not a copy", ""
     for name in (each.name for each in unknown if isinstance(each.given, str)):
