@@ -186,6 +186,7 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
         ("r.json", '{\n "format": "optimizer-tracer-report"'),
         ("r.csv", "optimizer,variable,"),
         ("r.txt", "How often did"),
+        ("r.html", "<!doctype html>"),
         ("r", "How often did"),
     ],
 )
@@ -194,6 +195,14 @@ def test_the_format_follows_the_ending(files: Path, tmp_path: Path, name: str, s
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"tracer: wrote {tmp_path / name}\n"
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_a_page_needs_jinja2(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "tracer.reporters.html", raising=False)
+    done = tracer("report", "eager.json", "-o", "x.html", folder=files)
+    said = "tracer: the html report needs jinja2: pip install jinja2\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_one_of_many_optimizers(tmp_path: Path) -> None:
@@ -283,6 +292,10 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "a table without the rows": (
         ["report", "eager.json", "--variable", "*", "--by", "step"],
         "the table by step has no such rows: see variable",
+    ),
+    "a part of a page": (
+        ["report", "eager.json", "-o", "x.html", "--step", "3"],
+        "the html report has all tables and rows: pick some with text, csv or json",
     ),
     "output": (["report", "eager.json", "-o", "no/such/file"], "cannot write no/such/file"),
     "diff": (

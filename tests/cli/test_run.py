@@ -72,7 +72,6 @@ LONG_PROGRAMS = (
     ["-m", "below"],
     ["below"],
     ["program.zip", "x"],
-    ["-m", "no.such.module"],
 )
 
 

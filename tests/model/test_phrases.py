@@ -1,13 +1,10 @@
 """What is said of a trace in every report: how processes ended, and why steps updated nothing."""
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
-import tracer
 from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.verdicts import read
@@ -108,23 +105,6 @@ def test_a_run_that_failed_is_no_proof() -> None:
     found = verdicts.check(with_programs(GOOD, FAILED), [read("steps=10")], allow_unfinished=True)
     assert [(each.text, bool(each.reason)) for each in found] == [("steps=10", False)]
     assert not any(each.reason for each in verdicts.check(with_programs(GOOD), []))
-
-
-def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
-    trace = with_programs(GOOD, FAILED)
-    trace.save(tmp_path / "run.json")
-    assert tracer.load(tmp_path / "run.json") == trace
-    alone = [
-        traces.changed(
-            traces.eager(),
-            replicas=tuple(
-                replace(replica, worker=program.worker) for replica in traces.eager().replicas
-            ),
-            programs=(program,),
-        )
-        for program in (GOOD, FAILED)
-    ]
-    assert tracer.merge(alone).programs == (GOOD, FAILED)
 
 
 def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:

@@ -148,28 +148,6 @@ def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
     assert "\n3                    1       1        0   on 1 of 2 replicas" in text
 
 
-def with_optimizer(trace: Trace, **changes: object) -> Trace:
-    first = replace(trace.optimizers[0], **changes)
-    return Trace(replace(trace.data, optimizers=(first,)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulated over 4 steps"),
-        ({}, "accumulating, it seems"),
-        ({"class_name": "keras.LossScaleOptimizer"}, "skipped by the loss scale"),
-    ],
-)
-def test_steps_without_updates_say_why_and_are_no_fault(
-    changes: dict[str, object], reason: str
-) -> None:
-    text = render(with_optimizer(traces.accumulation(), **changes), color=True)
-    (line,) = [line for line in text.splitlines() if "61-63" in line]
-    assert line.endswith(f"0   {reason}")  # and no colour
-    assert f"updated nothing ({reason})" in " ".join(text.split())
-
-
 def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
     work = [step(), request(0)]
     blocks = (

@@ -4,8 +4,6 @@ import base64
 import hashlib
 import random
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -285,51 +283,6 @@ def test_the_first_line_says_what_the_page_is_of() -> None:
     assert f"<title>{said}</title>" in page and f"<h1>{said}</h1>" in page
     plain = html.render(traces.eager())
     assert "<title>optimizer-tracer: no errors and no warnings</title>" in plain
-
-
-# The command.
-
-
-def command(*arguments: str, without: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command, perhaps on a machine that lacks a package."""
-    code = (
-        f"import sys\nfor name in {without.split()!r}: sys.modules[name] = None\n"
-        "from tracer.cli.commands import main\n"
-        "try:\n    main()\n"
-        "finally:\n    assert not {'tensorflow', 'keras'} & set(sys.modules)"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, encoding="utf-8"
-    )
-
-
-def test_the_command_writes_a_page(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    traces.uneven_replicas().save(path)
-    run = command("report", str(path), "-o", str(tmp_path / "report.html"))
-    assert (run.returncode, run.stdout) == (0, "")
-    assert run.stderr == f"tracer: wrote {tmp_path}/report.html\n"
-    assert "By replica" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "without", "line"),
-    [
-        (["-o", "x.html"], "jinja2", "needs jinja2: pip install jinja2"),
-        (["-o", "x.html", "--by", "step"], "", "pick some with text, csv or json"),
-        (["-o", "x.html", "--step", "3"], "", "pick some with text, csv or json"),
-    ],
-)
-def test_what_cannot_be_written_is_one_line(
-    arguments: list[str], without: str, line: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.json"
-    traces.eager().save(path)
-    run = command("report", str(path), *arguments, without=without)
-    assert run.returncode == 2
-    assert run.stderr.startswith("tracer: ")
-    assert run.stderr.endswith(line + "\n")
-    assert run.stderr.count("\n") == 1
 
 
 def test_the_pictures_are_small_and_shown() -> None:

@@ -7,14 +7,13 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from support import traces
 from support.cost import at_most
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
-from tracer.errors import UnknownName, shown
+from tracer.errors import UnknownName
 from tracer.model.merge import combine
 from tracer.model.records import Block, Line, Replica
 from tracer.model.timeline import Run
@@ -29,16 +28,6 @@ from tracer.reporters.text import render
 @pytest.mark.parametrize("name", traces.ALL)
 def test_report(name: str) -> None:
     assert_golden(f"reporters/{name}.txt", render(traces.ALL[name]()))
-
-
-@pytest.mark.parametrize(
-    ("name", "by"),
-    [
-        ("several_callers", "caller"),
-    ],
-)
-def test_a_table_that_a_whole_report_has_not(name: str, by: By) -> None:
-    assert_golden(f"reporters/{name}.{by}.txt", render(traces.ALL[name](), by))
 
 
 @pytest.mark.parametrize("name", ["embedding_on_two_replicas"])
@@ -169,11 +158,6 @@ def test_prose_is_narrower_than_a_wide_terminal() -> None:
     lines = render(traces.many_variables(), width=200).splitlines()
     assert max(map(len, lines)) > 100
     assert all("   " in line.strip() for line in lines if len(line) > 100)
-
-
-@given(st.text())
-def test_shown_names_are_one_printable_line(name: str) -> None:
-    assert shown(name).isprintable()
 
 
 # Large runs.

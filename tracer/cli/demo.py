@@ -21,7 +21,7 @@ METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "update_step")
 
 
 def main() -> None:
-    """Train 16 steps each time, and print the executions beside what a mock counts.
+    """Train 16 steps each time, and print the executions next to what a mock counts.
 
     Raises `MissingExtra`, an `ImportError`, if TensorFlow is not installed.
     """
