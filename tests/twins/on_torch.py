@@ -234,7 +234,7 @@ IN_NO_MODULE: Any = {
 
 @twin(
     "never-passed",
-    "4 of 4 parameters of Adam are in no module",
+    "got gradients, but no optimizer has them",
     "was made in {here})",
     variables=tuple(f"Net.{of}.{each}" for of in ("body", "head") for each in ("weight", "bias")),
     **IN_NO_MODULE,
@@ -254,7 +254,7 @@ def model_made_again(healthy: bool) -> bool:
 
 @twin(
     "never-passed",
-    "2 of 4 parameters of Adam are in no module",
+    "got gradients, but no optimizer has them",
     "was made in {here})",
     variables=("head.weight", "head.bias"),
     **IN_NO_MODULE,

@@ -28,7 +28,6 @@ from tracer.model.evidence import (
     Iterations,
     LossNotScaled,
     NoStep,
-    OutsideModules,
     OverrideUnreached,
     SparseMissing,
     StateRenewed,
@@ -79,10 +78,6 @@ def never_passed(summary: Summary) -> Iterator[Case]:
     known = [*summary.optimizers[0].never_passed, *_names(summary, late)]
     when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
     advice = own("never-passed:list") if all("[" in name for name in known) else ""
-    for optimizer, outside in summary.evidence(OutsideModules):
-        lost = f"{len(outside.variables):,} of {outside.of:,}"
-        when += f". {lost} parameters of {optimizer.name} are in no module"
-        advice = own("never-passed:unowned")
     if known:
         yield Case(f"{{which}} {when}.", advice, names=tuple(dict.fromkeys(known)))
 

@@ -22,7 +22,6 @@ from tracer.model.counts import (
 )
 from tracer.model.evidence import (
     NeverAssigned,
-    OutsideModules,
     OverrideUnreached,
     OwnStep,
     Scheduled,
@@ -341,8 +340,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
     of_graph = any(optimizer.kind == "v1" for optimizer in summary.optimizers)
-    every, no_module = summary.trace.variables, ", and no module has {them}{made}"
-    unowned = {name for _, own in summary.evidence(OutsideModules) for name in own.variables}
+    every = summary.trace.variables
     severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
         replica = max(pattern.replicas, key=lambda each: pattern.total(missing, each))
@@ -361,13 +359,10 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                 )
         elif number and not pattern.total(_requests_or_updates):
             for index in (i for i in pattern.variables if 0 not in every[i].shape):
-                lost = every[index].name in unowned
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in "
-                    f"{some(number, 'step')}{no_module if lost else ''}.",
-                    summary.dialect.advice("no-gradient:unowned")
-                    if lost
-                    else "minimize without var_list passes every trainable variable of the "
+                    f"{some(number, 'step')}.",
+                    "minimize without var_list passes every trainable variable of the "
                     "graph, also those of other networks. If this one should learn, look for what "
                     "cuts it from the loss."
                     if of_graph

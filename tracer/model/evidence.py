@@ -132,17 +132,6 @@ class Scheduled(Observed, frozen=True):
     """Its class: `CosineAnnealingLR`."""
 
 
-# The model.
-
-
-class OutsideModules(Observed, frozen=True):
-    """Parameters of the optimizer that are in no module."""
-
-    variables: tuple[str, ...]
-    of: int
-    """How many parameters the optimizer has."""
-
-
 Evidence = (
     OverrideUnreached
     | OwnDense
@@ -159,5 +148,4 @@ Evidence = (
     | GradientsAdded
     | GradientsLeft
     | Scheduled
-    | OutsideModules
 )

@@ -216,14 +216,6 @@ _TORCH = replace(
             "Keep layers in torch.nn.ModuleList or ModuleDict: a plain list or dict hides them "
             "from model.parameters()."
         ),
-        "never-passed:unowned": (
-            "Make the optimizer after the model is complete: it has parameters that the model, or "
-            "this layer, no longer has."
-        ),
-        "no-gradient:unowned": (
-            "Most likely the model or a layer was made again, and the optimizer has the old "
-            "parameters: make the optimizer last."
-        ),
         "never-passed:when": (
             "got gradients, but no optimizer has {them}: nothing updates {them}{made}"
         ),

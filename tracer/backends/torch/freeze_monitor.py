@@ -5,8 +5,7 @@ have rows. If a parameter gets gradients and nobody updates it, or is frozen and
 say so. Parameters of other models count only if they get gradients and the optimizer's own
 parameters look wrong: none has a gradient, as after the model was rebuilt, or another optimizer has
 the same ones. A program that optimizes an image, or trains a generator, leaves other models out on
-purpose. Parameters of the optimizer that no module holds and that have no gradient are those of a
-model that was made again.
+purpose.
 
 One look at all of them, while the gradients exist, follows each of the first steps, and then fewer
 and fewer. So `since` is the step before the look that found a change.
@@ -25,7 +24,6 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.evidence import Evidence, OutsideModules
 from tracer.model.records import Optimizer, WhyNot
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
@@ -38,13 +36,11 @@ EACH_STEP = 10
 class _Parameter:
     """A parameter of a model, or of the optimizer, as of the looks so far."""
 
-    def __init__(self, parameter: Any, name: str, is_near: bool, is_owned: bool) -> None:
+    def __init__(self, parameter: Any, name: str, is_near: bool) -> None:
         self.reference = ref(parameter)
         self.record = record_of(parameter, name)
         self.is_near = is_near
         """Whether it is in a model of the optimizer."""
-        self.is_owned = is_owned
-        """Whether a module holds it."""
         self.passed = False
         """Whether the optimizer has it, or had it."""
         self.why: WhyNot | None = None
@@ -108,13 +104,6 @@ class FreezeMonitor(Collector):
         )
         return super().snapshot(index, replace(record, never_passed=found))
 
-    def evidence(self) -> Iterator[Evidence]:
-        """The parameters of the optimizer that no module holds and that never had a gradient."""
-        passed = [each for each in self._parameters() if each.passed]
-        unowned = [e.record.name for e in passed if not (e.is_owned or e.had_gradient)]
-        if unowned:
-            yield OutsideModules(tuple(unowned), len(passed))
-
     def model_variables(self) -> Iterator[ModelVariable]:
         """The parameters of the models that are frozen, or that no optimizer has."""
         passed = [each for each in self._parameters() if each.passed]
@@ -131,8 +120,8 @@ class FreezeMonitor(Collector):
         now = frozenset(passed), models.searches, bool(since) and self._is_astray()
         if now != self._last:
             self._last = now
-            owned = models.names_of(passed.values())
-            names = {key: name for each in alive for key, name in names_in(each).items()} | owned
+            names = {key: name for each in alive for key, name in names_in(each).items()}
+            names |= models.names_of(passed.values())
             every = [(own, names[key], True) for key, own in passed.items()]
             for near in (True, False)[: 1 + now[2]]:
                 every += models.others_than(passed.keys(), near=near)
@@ -140,9 +129,7 @@ class FreezeMonitor(Collector):
                 known = self._known.get(id(own))
                 # A parameter that is gone may leave its `id` to another one.
                 if known is None or known.reference() is not own:
-                    is_owned = id(own) in owned or id(own) not in passed
-                    is_owned |= not compat.is_parameter(own)
-                    self._known[id(own)] = _Parameter(own, name, is_near, is_owned)
+                    self._known[id(own)] = _Parameter(own, name, is_near)
         for parameter in self._parameters():
             own = parameter.reference()
             if own is not None:
