@@ -1,6 +1,6 @@
 """What counting needs of PyTorch: see `tracer.core.backend.Backend`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,14 +9,13 @@ import torch.distributed as ranks
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
 from tracer.backends.torch import compat, optimizer_hooks
-from tracer.backends.torch.blocks import Blocks
-from tracer.backends.torch.effects import is_held_back, tensor_of
+from tracer.backends.torch.effects import Effects, is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.gradients import GradientMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
-from tracer.core.backend import NO_STRATEGY, Surroundings, described
+from tracer.core.backend import NO_STRATEGY, Stepped, Surroundings, described
 from tracer.core.calls import Call, CallsUnderWay
 from tracer.core.collectors import Collector
 from tracer.core.registry import Binding, plain_class
@@ -29,6 +28,27 @@ KNOWS_IDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
 
 An older Dynamo would end the program with an error.
 """
+
+
+class Blocks(backend.Blocks):
+    """The blocks of one root optimizer; thread-safe."""
+
+    new_effects = Effects
+
+    def wait(self) -> None:
+        """Note the abandoned steps."""
+        for call in self._root.calls_under_way.abandoned_steps():
+            call.recorder.abandon(call)
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""
+        for each in optimizers:
+            own = vars(each.optimizer).get("step")
+            if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
+                yield (
+                    f"{each.name}: the program assigned a step of its own to the optimizer, which "
+                    "does not call the step of its class: its calls are not counted"
+                )
 
 
 class PyTorchBackend(backend.Backend):
@@ -46,9 +66,9 @@ class PyTorchBackend(backend.Backend):
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for a sparse tensor, `none` for None, else `dense`."""
-        if gradient is None:
-            return "none"
-        return "sparse" if getattr(gradient, "is_sparse", False) else "dense"
+        return compat.kind_of(
+            None if gradient is None else getattr(gradient, "layout", compat.DENSE)
+        )
 
     def device_of(self, variable: Any) -> str:
         """Where a variable is: `cpu`, `cuda:0`."""
