@@ -65,7 +65,7 @@ def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
     trace = tracer.load(tmp_path)
     assert not trace.complete
     assert trace.notes == (
-        f"worker:{workers - 1}: this worker has no trace, so nothing of it is counted",
+        f"no trace of worker:{workers - 1}, so nothing that ran there is counted",
     )
 
 

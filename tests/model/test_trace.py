@@ -13,7 +13,7 @@ from support.cost import at_most
 from support.traces import called
 
 from tracer.errors import UnknownName
-from tracer.model.names import Objects, plain_name
+from tracer.model.names import plain_name
 from tracer.model.records import (
     Block,
     Entry,
@@ -365,7 +365,7 @@ def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None
     data = TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ())
     first, second = KerasVariable("kernel"), KerasVariable("kernel")
     known = {id(first): 0, id(second): 1}
-    live = Trace(data, Objects(index_of=lambda each: known.get(id(each))))
+    live = Trace(data, lambda each: known.get(id(each)))
     assert (live.updates(variable=first), live.updates(variable=second)) == (2, 5)
     assert (live.updates(variable="kernel"), live.updates(variable="kernel#2")) == (2, 5)
     assert live.updates(variable="kernel*") == 7
@@ -375,7 +375,7 @@ def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None
 
 def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Trace) -> None:
     own, other = TensorFlowVariable("encoder/bias:0"), TensorFlowVariable("encoder/bias:0")
-    live = Trace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
+    live = Trace(trace.data, lambda each: 1 if each is own else None)
     assert live.updates(variable=own) == live.updates(variable="encoder/bias") == 126
     with pytest.raises(UnknownName, match="this object is not the variable 'encoder/bias'"):
         live.updates(variable=other)

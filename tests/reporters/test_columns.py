@@ -59,8 +59,8 @@ def test_rows_add_up_to_the_trace(name: str, by: By) -> None:
         updates = 0
         for row in table(summary, by).rows:
             values: dict[str, Any] = dict(row.values)
-            placed = {key: values[key] for key in Steps._fields} if "first" in values else {}
-            updates += (Steps(**placed).number if placed else 1) * (values["updates"] or 0)
+            placed = row.of.within(1, summary.steps + 1) if isinstance(row.of, Steps) else 1
+            updates += placed * (values["updates"] or 0)
         assert updates == trace.updates(optimizer=trace.optimizers[summary.root].name)
 
 

@@ -13,7 +13,6 @@ from support.traces import block, called, request, step, update
 import tracer
 from tracer.check import expectation, verdicts
 from tracer.check.verdicts import read
-from tracer.model.names import Objects
 from tracer.model.records import Note
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
@@ -46,7 +45,7 @@ def of_variables(
         variables = list(map(Named, names))
         known = {id(each): index for index, each in enumerate(variables[:-1])}
         known = {key: index for key, index in known.items() if index < len(trace.variables)}
-        live = Trace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
+        live = Trace(trace.data, lambda variable: known.get(id(variable)))
         return assertion(variables).check(live)
 
     return check

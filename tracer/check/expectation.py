@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from tracer.findings.rule import findings_on
 from tracer.kinds import KINDS
 from tracer.layout import paragraph, shown
-from tracer.model.counts import ROLES, Selection, observing, require_effects, updates
-from tracer.model.names import NAMES_ONLY, variables_meant, with_namesakes
+from tracer.model.counts import ROLES, Selection, counting, require_effects, updates
+from tracer.model.names import variables_meant, with_namesakes
 from tracer.model.phrases import steps_label
 from tracer.model.records import OBSERVATIONS, Kind
 from tracer.model.timeline import Timeline
@@ -148,7 +148,7 @@ def _selection(trace: Trace, expected: Expectation) -> Selection:
     """The entries of the trace that count; none for a method that was never called."""
     rows, methods = expected.rows, None
     if expected.names and rows is None:
-        meant = (variables_meant(name, trace.variables, NAMES_ONLY) for name in expected.names)
+        meant = (variables_meant(name, trace.variables, None) for name in expected.names)
         rows = with_namesakes(frozenset[int]().union(*meant), trace.variables)
     if expected.method is not None:
         named = (i for i, method in enumerate(trace.methods) if method.name == expected.method)
@@ -159,7 +159,7 @@ def _selection(trace: Trace, expected: Expectation) -> Selection:
 
 def _is_unseen(summary: Summary) -> bool:
     """Whether it made updates in steps whose effects are not known."""
-    compared = observing("compared")
+    compared = counting(["compared"], None)
     return any(
         made and not seen
         for replica in summary.replicas

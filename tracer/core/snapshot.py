@@ -25,7 +25,7 @@ from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
 from tracer.core.tracings import Key
-from tracer.model.names import Objects, distinct, finder
+from tracer.model.names import distinct, finder
 from tracer.model.records import (
     Block,
     Graph,
@@ -79,7 +79,7 @@ class Reader:
         counted = self.data_since(since, empty=True)
         assert counted is not None, "an empty one is wanted"
         data, objects = counted
-        return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
+        return Trace(data, finder(objects, self._root.backend.canonical))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
         """The trace after `baseline`, or the whole trace, with steps numbered from 1.

@@ -485,7 +485,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     for pattern in () if by_members else summary.asked:
         timeline = pattern.timeline(updates, replica=pattern.replicas[0])
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
-        number = sum(steps.number for steps, _ in parts)
+        number = sum(steps.within(1, steps.last + 1) for steps, _ in parts)
         counts = {pattern.total(updates, replica) for replica in summary.replicas}
         copies = not _one_copy(summary) and not summary.is_sharded(pattern)
         if parts and not (copies and len(counts) > 1):

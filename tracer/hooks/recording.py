@@ -22,7 +22,7 @@ from tracer.hooks.family import family, kind_to_trace
 from tracer.hooks.wrapping import lock
 from tracer.model.evidence import Fitted
 from tracer.model.merge import combine
-from tracer.model.names import Objects, finder
+from tracer.model.names import finder
 from tracer.model.records import Note, TraceData
 from tracer.model.trace import Trace
 
@@ -72,7 +72,7 @@ class Recording(Holder):
         data, objects = combine(every, self._notes(nothing=not every))
         if not objects:
             return Trace(data)
-        return Trace(data, Objects(index_of=finder(objects, canonical)))
+        return Trace(data, finder(objects, canonical))
 
     def _notes(self, nothing: bool) -> list[Note]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""

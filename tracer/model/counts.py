@@ -21,7 +21,6 @@ from tracer.model.records import (
     Block,
     Entry,
     Kind,
-    Observation,
     Role,
     TraceData,
 )
@@ -77,9 +76,10 @@ class Selection:
         """The same entries, on these replicas only."""
         return replace(self, replicas=frozenset(replicas))
 
-    def holds_replica(self, replica: int) -> bool:
-        """Whether a replica is selected."""
-        return self.replicas is None or replica in self.replicas
+    def entries(self, block: Block) -> Iterable[Entry]:
+        """The selected entries of a block."""
+        is_on = self.replicas is None or block.replica in self.replicas
+        return filter(self.holds, block.entries) if is_on else ()
 
     def kept(self, variables: tuple[int, ...]) -> tuple[int, ...]:
         """The selected ones of these variables."""
@@ -95,11 +95,7 @@ class Selection:
 
     def count(self, block: Block) -> int:
         """The count of one execution of `block`."""
-        number = 0  # no generator: this dominates reports of many replicas
-        for entry in block.entries if self.holds_replica(block.replica) else ():
-            if self.holds(entry):
-                number += self.times(entry)
-        return number
+        return sum(map(self.times, self.entries(block)))
 
     __call__ = count
 
@@ -228,12 +224,7 @@ def steps(block: Block) -> int:
     return int(block.step)
 
 
-def observing(what: Observation, variables: frozenset[int] | None = None) -> Selection:
-    """Make a measure of the variables with this observation, of all or of these."""
-    return Selection(roles=ROLES[what], variables=variables)
-
-
-effects = tuple(map(observing, OBSERVATIONS))
+effects = tuple(counting([each], None) for each in OBSERVATIONS)
 """Count the variables that were compared, unchanged and not finite."""
 
 
@@ -279,8 +270,7 @@ class Counts:
             steps: list[tuple[int | None, int]] = [(None, block.total)]
             if "step" in keys:
                 steps = [(at, run.times) for run in block.runs for at in run.steps]
-            entries = block.entries if select.holds_replica(block.replica) else ()
-            for entry in filter(select.holds, entries):
+            for entry in select.entries(block):
                 variables: list[tuple[int | None, int]]
                 variables = [(None, select.times(entry))]
                 if "variable" in keys and entry.variables:

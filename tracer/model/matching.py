@@ -42,23 +42,17 @@ class Matching(NamedTuple):
     variables: list[list[Hashable]]
     doubts: list[list[Root]]
     """Optimizers that may be the same on different workers, and are kept apart."""
-    unlike: list[tuple[Root, Root]]
-    """Pairs that must be one optimizer by their line, but have no variable in common."""
 
 
 def match(traces: Sequence[TraceData]) -> Matching:
     """Match the optimizers and variables of the traces of one run's workers."""
     units: list[list[Root]] = []
     doubts: list[list[Root]] = []
-    unlike: list[tuple[Root, Root]] = []
     for family in _families(_roots(traces)):
         groups = _grouped(family, _number)
-        strangers = [pair for group in groups for pair in _strangers(group)]
-        if not _numbers_agree(family, groups) or (strangers and len(groups) > 1):
+        if not _numbers_agree(family, groups) or any(map(_has_strangers, groups)):
             groups = [[root] for root in family]
             doubts += [family] if len({root.trace for root in family}) > 1 else []
-        else:
-            unlike += strangers[:1]
         units += groups
     unit_of = {(root.trace, root.index): n for n, unit in enumerate(units) for root in unit}
     optimizers = [list(_identities(data, n, unit_of)) for n, data in enumerate(traces)]
@@ -70,7 +64,7 @@ def match(traces: Sequence[TraceData]) -> Matching:
         [named.get(index, variable.name) for index, variable in enumerate(data.variables)]
         for data, named in zip(traces, names, strict=True)
     ]
-    return Matching(optimizers, variables, doubts, unlike)
+    return Matching(optimizers, variables, doubts)
 
 
 def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
@@ -149,10 +143,10 @@ def _numbers_agree(family: Sequence[Root], groups: Iterable[Sequence[Root]]) -> 
     return made_as_many and all(len({root.trace for root in own}) == len(own) for own in groups)
 
 
-def _strangers(roots: Sequence[Root]) -> list[tuple[Root, Root]]:
-    """The first root with each that has other variables, and none in common with it."""
-    known = [root for root in roots if root.variables]
-    return [(known[0], root) for root in known[1:] if known[0].variables.isdisjoint(root.variables)]
+def _has_strangers(roots: Sequence[Root]) -> bool:
+    """True if one of the roots has other variables than the first one, and none in common."""
+    known = [root.variables for root in roots if root.variables]
+    return any(known[0].isdisjoint(variables) for variables in known[1:])
 
 
 # The identities.

@@ -11,7 +11,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from tracer.errors import MergeError
-from tracer.model.matching import Matching, Root, match
+from tracer.model.matching import Root, match
 from tracer.model.names import distinct, without_number
 from tracer.model.records import (
     Launch,
@@ -84,8 +84,8 @@ def _cluster(data: TraceData) -> str:
 
 def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables `match` identifies."""
+    _require_one_run(parts)
     found = match(parts)
-    _require_one_run(parts, found)
     whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
     records: dict[Hashable, list[Optimizer]] = defaultdict(list)
     for key, record in zip(
@@ -104,7 +104,7 @@ def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
 
 def _in_doubt(roots: Sequence[Root], parts: Sequence[TraceData]) -> Note:
     """A note on optimizers that may be the same on different workers."""
-    items = [f"{root.record.name} ({_workers_in(parts[root.trace])})" for root in roots]
+    items = [f"{root.record.name} ({_named(parts[root.trace])})" for root in roots]
     return Note(
         f"{listed(items, _MAX_NAMES)}: it is unknown which are the same optimizer, so they are "
         "kept apart"
@@ -128,39 +128,24 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
     replicas = {replica.worker for data in parts for replica in data.replicas}
     processes = {name for data in parts for name in data.processes}
     missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
-    for worker in missing[:_MAX_NAMES]:
-        yield Note("this worker has no trace, so nothing of it is counted", worker=worker)
-    if more := missing[_MAX_NAMES:]:
-        yield Note(f"{len(more):,} more workers have no trace: {more[0]} to {more[-1]}")
+    if missing:
+        names = listed(missing, _MAX_NAMES)
+        yield Note(f"no trace of {names}, so nothing that ran there is counted")
 
 
 def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note if the traces are of several launches, or of clusters of different sizes."""
-    if len({data.launch.key for data in parts if data.launch}) > 1:
+    keys = {data.launch.key for data in parts if data.launch}
+    if len(keys) > 1 or len({*map(_cluster, parts)} - {""}) > 1:
         yield Note("the traces are of different launches, so the counts mix several runs")
-    elif len({*map(_cluster, parts)} - {""}) > 1:
-        yield Note("the traces are of different clusters, so the counts mix several runs")
 
 
 def _named(data: TraceData) -> str:
     return ", ".join(dict.fromkeys(replica.worker for replica in data.replicas if replica.worker))
 
 
-def _workers_in(data: TraceData) -> str:
-    return _named(data) or ", ".join(data.processes)
-
-
-def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
-    """Raise `tracer.MergeError` for what cannot be traces of one run's workers."""
-    for roots in found.unlike:
-        both = [
-            listed([parts[root.trace].variables[i].name for i in root.labels], _MAX_NAMES)
-            for root in roots
-        ]
-        before, after = (_workers_in(parts[root.trace]) or "one trace" for root in roots)
-        raise MergeError(
-            f"not one run: {before} has the variables {both[0]}, {after} has {both[1]}"
-        )
+def _require_one_run(parts: Sequence[TraceData]) -> None:
+    """Raise `tracer.MergeError` for two traces of one replica."""
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = Replica(*min(twice), "").label

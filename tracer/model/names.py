@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
@@ -55,12 +55,9 @@ def tensorflow_name(variable: object) -> str:
     return re.sub(r"/replica_\d+\Z", "", name.removesuffix(":0"))
 
 
-class Objects(NamedTuple):
-    """How a trace identifies an object as one of its variables."""
-
-    index_of: Callable[[object], int | None] | None = None
-    """Returns the index of this very variable, or None if the trace lacks it; no function for a
-    loaded trace, which knows no objects."""
+Objects = Callable[[object], int | None] | None
+"""Returns the index of this very variable, or None if the trace lacks it; no function for a loaded
+trace, which knows no objects."""
 
 
 def finder(
@@ -82,10 +79,6 @@ def finder(
         return index if found is not None and canonical(found) is own else None
 
     return find
-
-
-NAMES_ONLY = Objects()
-"""The objects of a loaded trace, which knows only names."""
 
 
 def variables_meant(
@@ -159,13 +152,13 @@ def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
-    index = objects.index_of(wanted) if objects.index_of else None
+    index = objects(wanted) if objects else None
     if index is not None:
         return index
     name = import_module("tracer.backends.objects").name_of(wanted)  # which knows the frameworks
     names = [variable.name for variable in variables]
     alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
-    if alike and objects.index_of:
+    if alike and objects:
         raise UnknownName(
             f"this object is not the variable {name!r} of the trace, which is another one; ask "
             "for that one by its name"

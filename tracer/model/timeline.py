@@ -138,34 +138,18 @@ class Steps(NamedTuple):
     length: int
     every: int | None = None
 
-    @property
-    def number(self) -> int:
-        """The number of steps.
+    def within(self, low: int, high: int) -> int:
+        """The number of the steps from `low` to before `high`.
 
-        >>> Steps(1, 63, 3, 4).number
-        48
-        """
-        turns = 1 if self.every is None else (self.last - self.first) // self.every + 1
-        return self.length * turns
-
-    def last_before(self, end: int) -> int:
-        """The last of the steps before step `end`; 0 if none.
-
-        >>> [Steps(1, 63, 3, 4).last_before(end) for end in (1, 3, 5, 99)]
-        [0, 2, 3, 63]
-        """
-        at = min(end - 1, self.last)
-        row = at - (at - self.first) % (self.every or self.last)
-        return min(at, row + self.length - 1) if at >= self.first else 0
-
-    def number_before(self, end: int) -> int:
-        """The number of the steps before step `end`, if that is in the same stretch.
-
-        >>> [Steps(1, 63, 3, 4).number_before(end) for end in (1, 3, 5, 64)]
+        >>> [Steps(1, 63, 3, 4).within(1, end) for end in (1, 3, 5, 99)]
         [0, 2, 3, 48]
         """
-        turns, rest = divmod(end - self.first, self.every or self.length)
-        return turns * self.length + min(rest, self.length)
+        until = []
+        for end in (low, high):
+            done = max(0, min(end, self.last + 1) - self.first)
+            turns, rest = divmod(done, self.every or self.length)
+            until.append(turns * self.length + min(rest, self.length))
+        return max(0, until[1] - until[0])
 
 
 class Stretch(NamedTuple):
@@ -185,13 +169,6 @@ class Stretch(NamedTuple):
         for length, values in self.cycle:
             yield Steps(begin, begin + self.steps - period + length - 1, length, period), values
             begin += length
-
-    def written_out(self) -> Iterator[Part]:
-        """Yield the parts of each turn."""
-        if len(self.cycle) == 1:
-            return iter([(self.steps, self.cycle[0][1])])
-        turns = self.steps // sum(map(_first, self.cycle))
-        return chain.from_iterable(repeat(self.cycle, turns))
 
 
 class Timeline:
@@ -265,7 +242,12 @@ class Timeline:
 
     def spans(self) -> Iterator[tuple[int, int, Values]]:
         """Yield (first, last, counts) of equal consecutive steps; cycles are written out."""
-        parts = chain.from_iterable(stretch.written_out() for stretch in self.stretches)
+        parts = chain.from_iterable(
+            [(steps, cycle[0][1])]
+            if len(cycle) == 1
+            else chain.from_iterable(repeat(cycle, steps // sum(map(_first, cycle))))
+            for steps, cycle in self._pieces
+        )
         end = 1
         for values, same in groupby(parts, key=_second):
             begin, end = end, end + sum(map(_first, same))
@@ -280,11 +262,10 @@ class Timeline:
         at = max(0, bisect_right(self.stretches, first, key=_first) - 1)
         for number in range(at, len(self.stretches)):  # a slice may copy half a million
             stretch = self.stretches[number]
-            low, high = max(first, stretch.first), min(last + 1, stretch.first + stretch.steps)
-            if low >= high:
+            if stretch.first > last:
                 return
             for steps, values in stretch.parts():
-                if count := steps.number_before(high) - steps.number_before(low):
+                if count := steps.within(first, last + 1):
                     yield count, values
 
 

@@ -6,7 +6,6 @@ step.
 No TensorFlow: a saved trace is read and queried on any machine.
 """
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
@@ -34,7 +33,7 @@ from tracer.model.counts import (
     updates,
 )
 from tracer.model.evidence import Observed
-from tracer.model.names import NAMES_ONLY, Objects
+from tracer.model.names import Objects
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
@@ -96,21 +95,16 @@ class Trace:
     def __init__(
         self,
         data: TraceData,
-        objects: Objects = NAMES_ONLY,
+        objects: Objects = None,
     ) -> None:
         self._data = data
         self._objects = objects
         self._derived: dict[Callable[[Trace], Any], Any] = {}
 
     def derived(self, make: Callable[["Trace"], T]) -> T:
-        """Return `make` of the trace, computed once, because a trace never changes.
-
-        `make` gets a copy: otherwise the trace and the result would keep each other alive.
-        """
+        """Return `make` of the trace, computed once, because a trace never changes."""
         if make not in self._derived:
-            twin = copy.copy(self)
-            twin._derived = self._derived.copy()
-            self._derived[make] = make(twin)
+            self._derived[make] = make(self)
         made: T = self._derived[make]
         return made
 

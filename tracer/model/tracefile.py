@@ -102,9 +102,6 @@ _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
 
-MAX_BYTES = 1_000_000_000
-"""A larger file is refused unread: it is no trace, or would take ten times as much memory."""
-
 _BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
@@ -207,8 +204,8 @@ def load(path: str | Path) -> Trace:
     them. A note names the other files, which are not counted.
 
     Raises `tracer.MergeError` if the files of a launch are not of one run, and
-    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of
-    another version of `tracer` or is larger than 1 GB.
+    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, or is of
+    another version of `tracer`.
 
     >>> load("no/such/file.json")
     Traceback (most recent call last):
@@ -242,11 +239,6 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _trace(path: str | Path) -> Trace:
     with refused(path, "read"):
-        size = os.stat(path).st_size
-        if not os.path.isfile(path):
-            raise ValueError("it is a device or a pipe")
-        if size > MAX_BYTES:
-            raise ValueError(f"it has {size:,} bytes, more than {MAX_BYTES:,}")
         content = Path(path).read_bytes()
     try:
         return Trace(decode(content))

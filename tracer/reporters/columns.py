@@ -165,7 +165,7 @@ class Part(NamedTuple):
         """Whether a row is asked for: one of several steps if any of them is."""
         wanted = self.rows.get(by)
         if isinstance(row.of, Steps) and isinstance(wanted, range):
-            return row.of.last_before(wanted.stop) >= wanted.start
+            return row.of.within(wanted.start, wanted.stop) > 0
         return wanted is None or row.of is None or row.of in wanted
 
 

@@ -154,7 +154,7 @@ def test_a_rank_that_is_killed_is_named(
     (named,) = (each for each in endings(trace) if "rank:1" in each)
     assert "had not ended when last saved" in named, named
     assert "rank:0" in named or f", after {some(int(step), 'step')}." in named
-    no_trace = ("rank:0: this worker has no trace, so nothing of it is counted",)
+    no_trace = ("no trace of rank:0, so nothing that ran there is counted",)
     assert trace.complete or trace.notes == no_trace, trace.notes  # ended before its first save
 
 
