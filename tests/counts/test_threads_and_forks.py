@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,18 @@ ROOT = TESTS.parent
 # Threads.
 
 
-def run_in_threads(run: Callable[[], None], threads: int = 4) -> None:
-    start, errors = threading.Barrier(threads), []
+def run_in_threads(*runs: Callable[[], object]) -> None:
+    """Each in a thread of its own, all at once."""
+    start, errors = threading.Barrier(len(runs)), []
 
-    def work() -> None:
+    def work(run: Callable[[], object]) -> None:
         start.wait()
         try:
             run()
         except Exception as error:  # shown by the main thread
             errors.append(error)
 
-    workers = [threading.Thread(target=work) for _ in range(threads)]
+    workers = [threading.Thread(target=work, args=(run,)) for run in runs]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -50,36 +52,18 @@ def keep_built(kind: str, optimizer: Any) -> None:
         optimizer.build = lambda variables: None
 
 
-def test_threads_in_one_function(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
+def test_threads_with_one_step(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], compiled: bool
 ) -> None:
-    """Four threads run one graph at once."""
+    """Four threads run one graph at once, or step eagerly, each in frames of its own."""
     tracer.wrap(optimizer)
-    step = tf.function(apply)
+    step = tf.function(apply) if compiled else apply
     step()
-
-    def run() -> None:
-        for _ in range(100):
-            step()
-
-    run_in_threads(run)
-    assert_totals(tracer.trace_of(optimizer), variables, 401)
-
-
-def test_threads_eager(
-    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """Four threads apply eagerly: each thread has frames of its own."""
-    tracer.wrap(optimizer)
-    apply()
     keep_built(kind, optimizer)
-
-    def run() -> None:
-        for _ in range(25):
-            apply()
-
-    run_in_threads(run)
-    assert_totals(tracer.trace_of(optimizer), variables, 101)
+    steps = 100 if compiled else 25
+    run_in_threads(*[lambda: [step() for _ in range(steps)]] * 4)
+    assert_totals(tracer.trace_of(optimizer), variables, 1 + 4 * steps)
 
 
 def test_snapshots_while_training(
@@ -118,29 +102,18 @@ def test_one_optimizer_shared_by_eight_threads(kind: str) -> None:
     if kind == "keras3":  # or it takes no variables but those of its first step
         optimizer.build([each for variables in sets for each in variables.values()])
     tracer.wrap(optimizer)
-    failures: list[BaseException] = []
-    barrier = threading.Barrier(8)
 
-    def work(variables: dict[str, Any]) -> None:
-        @tf.function
-        def step() -> None:
+    def train(variables: dict[str, Any]) -> None:
+        def apply() -> None:
             optimizer.apply_gradients(gradients(variables))
 
-        try:
-            barrier.wait()
-            for index in range(10):
-                step() if index % 2 else optimizer.apply_gradients(gradients(variables))
-                if index == 5:
-                    tracer.trace_of(optimizer)
-        except BaseException as error:
-            failures.append(error)
+        step = tf.function(apply)
+        for index in range(10):
+            step() if index % 2 else apply()
+            if index == 5:
+                tracer.trace_of(optimizer)
 
-    threads = [threading.Thread(target=work, args=(variables,)) for variables in sets]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not failures
+    run_in_threads(*(partial(train, variables) for variables in sets))
     trace = tracer.trace_of(optimizer)
     assert trace.steps == 80
     for variables in sets:

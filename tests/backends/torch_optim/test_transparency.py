@@ -134,21 +134,6 @@ def test_hooks_of_others_come_in_their_order_and_may_give_gradients() -> None:
     assert tracer.trace_of(optimizer).updates() == 2
 
 
-def test_wrap_in_a_block_of_one_that_was_recorded_and_did_not_step() -> None:
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    weight.grad = torch.ones(1)
-    with tracer.assert_updates(optimizer, dense=0):
-        pass
-    with tracer.record():
-        tracer.wrap(optimizer)
-    optimizer.step()
-    optimizer.step()
-    assert weight.item() == -2.0
-    assert tracer.trace_of(optimizer).updates() == 2
-    tracer.unwrap(optimizer)
-
-
 def test_nothing_stays() -> None:
     for left in optimizer_hooks.watched():  # by another test
         tracer.unwrap(left)
