@@ -78,7 +78,7 @@ def test_it_goes_on_where_a_training_ended(keras: Any, capsys: pytest.CaptureFix
 
 def test_several_steps_in_one_execution(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model = model_of(keras, steps_per_execution=5)
-    callback = tracer.keras.TraceCallback(every=6)
+    callback = tracer.keras.TraceCallback(every=2)  # executions
     fit(model, callback, epochs=2)
     found = [re.findall(r"\d+", each)[:2] for each in lines(capsys)]
     assert found == [["1", "10"], ["11", "20"]]

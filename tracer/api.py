@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.core import collectors
 from tracer.core.collectors import Collector
+from tracer.core.interrupts import suppress_faults
 from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.trace import Trace
 
@@ -95,14 +96,12 @@ def _defects(recorder: "Recorder") -> str:
 
     if not may_fail(recorder):
         return ""
-    try:
+    with suppress_faults():
         from tracer.findings.rule import findings
 
         defects = [each for each in findings(recorder.reader.trace()) if each.code == FAILING]
-    except Exception as error:
-        recorder.fault(error)
-        return ""
-    return " ".join(f"{each.text} {each.advice}" for each in defects)
+        return " ".join(f"{each.text} {each.advice}" for each in defects)
+    return ""
 
 
 def trace_of(optimizer: object) -> Trace:

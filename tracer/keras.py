@@ -21,6 +21,8 @@ from tracer.model.words import some
 class TraceCallback:
     """A callback for `model.fit` that prints after every `every` batches what the optimizer did.
 
+    With `steps_per_execution`, `every` counts executions.
+
     It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
     writes the trace to `save`, a file or an existing folder. With `every=None` it prints nothing.
     `trace` is the trace so far.
@@ -102,20 +104,13 @@ class TraceCallback:
             trace = self.trace
             self._last = trace.steps  # the last step of the last line
             self._logged = counts(trace)  # at the end of the last epoch
-            self._batches = self._before = 0  # in this training, and before this epoch
-            self._due = self.every
-
-    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-        """Remember the batches of earlier epochs."""
-        with self._faults:
-            self._before = self._batches
+            self._calls = 0
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Print a line after every `every` batches."""
+        """Print a line after `every` calls: `steps_per_execution` makes several batches one."""
         with self._faults, self._lock:  # Keras 3 calls from several threads
-            self._batches = max(self._batches, self._before + batch + 1)
-            if self._due is not None and self._batches >= self._due:
-                self._due = self._batches + (self.every or 0)
+            self._calls += 1
+            if self.every is not None and self._calls % self.every == 0:
                 self._print(self.trace)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -130,7 +125,7 @@ class TraceCallback:
         with self._faults:
             trace = self.trace
             with self._faults:  # the trace is saved even if a line cannot be printed
-                if self._due is not None:
+                if self.every is not None:
                     self._print(trace)
             if self.save is not None:
                 trace.save(self.save)

@@ -159,9 +159,12 @@ def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
     from tracer.testing.assertions import expect_updates
 
     try:
-        wanted = [{k: v for k, v in each.kwargs.items() if k != "effects"} for each in markers]
-        pairs = zip(markers, wanted, strict=True)
-        return [expect_updates(*each.args, **kwargs) for each, kwargs in pairs]
+        return [
+            expect_updates(
+                *each.args, **{key: own for key, own in each.kwargs.items() if key != "effects"}
+            )
+            for each in markers
+        ]
     except (TypeError, ValueError) as error:
         path, line, _ = item.location
         reason = str(error).replace("expect_updates", MARKER)

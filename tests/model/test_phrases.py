@@ -145,20 +145,20 @@ def test_every_nth_step_up_to_the_end(steps: int, updated: list[Run], nth: int) 
         (
             [Run(3, 1, 30), Run(36, 1, 5)],
             {},
-            "5 steps of 40: the first is step 1, up to 3 in a row, steps 33 to 35",
+            "5 steps of 40: the first is step 1, up to 3 in a row",
         ),
         (
             [Run(16, 1, 25)],
             {},
-            "15 steps of 40: all in a row, steps 1 to 15",
+            "15 steps of 40: the first is step 1, up to 15 in a row",
         ),  # as often a scale of 2**15 halves
-        ([Run(17, 1, 24)], {}, "16 steps of 40: all in a row, steps 1 to 16, hopeless"),
+        ([Run(17, 1, 24)], {}, "16 steps of 40: the first is step 1, up to 16 in a row, hopeless"),
         (
             [Run(4, 1, 37)],
             {"initial_scale": 4.0},
-            "3 steps of 40: all in a row, steps 1 to 3, hopeless",
+            "3 steps of 40: the first is step 1, up to 3 in a row, hopeless",
         ),
-        ([], {}, "40 steps of 40: all in a row, steps 1 to 40, hopeless"),
+        ([], {}, "40 steps of 40: the first is step 1, up to 40 in a row, hopeless"),
         ([Run(9, 1, 4)], {"grad_scaler": False}, ""),
     ],
 )

@@ -372,13 +372,9 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     if not streaks:
         return
     by, number, begin = skipper(summary.optimizers), timeline.spread[(0,)], streaks[0][0]
-    first, last = max(streaks, key=lambda each: each[1] - each[0])
-    longest = last - first + 1
-    which = f"the first is step {begin:,}" if number > 1 else f"step {first:,}"
-    if number > 1 == len(streaks):
-        which = f"all in a row, steps {first:,} to {last:,}"
-    elif longest > 1:
-        which += f", up to {longest:,} in a row, steps {first:,} to {last:,}"
+    longest = max(last - first + 1 for first, last in streaks)
+    row = f", up to {longest:,} in a row" if longest > 1 else ""
+    which = f"the first is step {begin:,}{row}" if number > 1 else f"step {begin:,}"
     known = (scale.settings.get("initial_scale"), _FIRST_SCALE)
     initial = next(each for each in known if isinstance(each, int | float) and each >= 1)
     # No scale helps: the gradients are inf or NaN at any, down to 1.
