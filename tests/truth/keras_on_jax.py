@@ -24,9 +24,9 @@ def without_compiling() -> Ran:
 
 
 def accumulation_eagerly() -> Ran:
-    optimizer = Odometer(gradient_accumulation_steps=4)
-    run = fitted(optimizer, [0, 0, 0, 4] * 2, X[:32], run_eagerly=True)
-    return run._replace(discarded=6 * 4)
+    optimizer = Odometer(gradient_accumulation_steps=2)
+    run = fitted(optimizer, [0, 4], X[:16], run_eagerly=True)
+    return run._replace(discarded=4)
 
 
 def loss_scale_without_compiling() -> Ran:

@@ -92,7 +92,7 @@ MAKERS |= {
 }
 CELLS = [(name, dict[str, Any]()) for name in MAKERS]
 if FRAMEWORK == "jax":
-    kept = ("AdamW", "plain", "averages", "accumulation")
+    kept = ("plain", "averages", "accumulation")
     CELLS = [
         *((name, options) for name, options in CELLS if name in kept),
         ("plain", {"jit_compile": False}),
@@ -120,7 +120,7 @@ def bytes_of(variables: Any) -> list[bytes]:
 @pytest.mark.parametrize(("name", "options"), CELLS, ids=[f"{n} {' '.join(o)}" for n, o in CELLS])
 def test_training_is_bit_for_bit_the_same(name: str, options: dict[str, Any]) -> None:
     found = []
-    with_effects = (None, False, True) if name == "plain" else (None, False)
+    with_effects = (None, False) if options or name != "plain" else (None, False, True)
     for effects in with_effects:
         optimizer = MAKERS[name]()
         if effects is not None:
@@ -148,7 +148,7 @@ _ADDRESS = re.compile(rb'"shared_object_id": \d+')
 """Another one for each object."""
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES[2:] if FRAMEWORK == "jax" else CLASSES)
 def test_configs_and_saved_files_are_the_same(cls: Any, tmp_path: Path) -> None:
     files = []
     for name in ("plain", "traced"):

@@ -24,6 +24,7 @@ def test_the_page_prints_what_it_says(
     Page(ROOT / "docs" / page).run(tmp_path)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("backend", BACKENDS[FRAMEWORK])
 def test_measured_again_it_is_the_same(backend: str) -> None:
     """The tracer counts what the odometers count, and what the report says."""

@@ -101,7 +101,13 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+OFTEN = PROGRAMS.keys() - {"chain", "contrib", "extra args", "finite", "injected of a function"}
+"""The others say, once a week, what these say and what the truth table records."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.sweep) for n in PROGRAMS]
+)
 def test_each_is_counted_once_and_gives_the_same_bits(name: str) -> None:
     train, maker = PROGRAMS[name]
     plain = train()
@@ -147,19 +153,22 @@ def test_what_was_made_and_never_called_has_a_row_but_its_parts_have_none() -> N
     assert all(each.made for each in trace.optimizers) and trace.complete
 
 
-@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: tx.gradient_transformation()])
-def test_multi_steps_and_a_class_derived_of_it(around: Any) -> None:
-    class Own(optax.MultiSteps):  # type: ignore[misc]
-        pass
+class Own(optax.MultiSteps):  # type: ignore[misc]
+    pass
 
-    for kind in (optax.MultiSteps, Own):
-        with tracer.record() as recording:
-            tx = kind(optax.adam(0.1), 2)
-            assert isinstance(tx, optax.MultiSteps) and type(tx) is kind
-            trained(around(tx))
-        trace = recording.trace()
-        assert [each.name for each in trace.optimizers] == [kind.__name__]
-        assert trace.updates() == STEPS // 2 * 2
+
+@pytest.mark.parametrize(
+    ("kind", "around"),
+    [(optax.MultiSteps, lambda tx: tx.gradient_transformation()), (Own, lambda tx: tx)],
+)
+def test_multi_steps_and_a_class_derived_of_it(kind: Any, around: Any) -> None:
+    with tracer.record() as recording:
+        tx = kind(optax.adam(0.1), 2)
+        assert isinstance(tx, optax.MultiSteps) and type(tx) is kind
+        trained(around(tx))
+    trace = recording.trace()
+    assert [each.name for each in trace.optimizers] == [kind.__name__]
+    assert trace.updates() == STEPS // 2 * 2
 
 
 def test_the_namespaces_are_as_they_were() -> None:

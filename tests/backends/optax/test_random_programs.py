@@ -11,7 +11,7 @@ from fuzz.optax import Around, Function, Program, Step, Tx, check, programs
 
 def test_random_programs() -> None:
     """What the tracer says of each is what ran, and the arrays are as without it."""
-    batch = Batch(programs(), check, 1, time.monotonic() + 40, examples=6)
+    batch = Batch(programs(), check, 1, time.monotonic() + 40, examples=3)
     assert batch.last is None, str(batch)
     assert batch.seen["complete, with steps"]
 
@@ -33,7 +33,7 @@ def test_what_xla_makes_of_0_times_nan() -> None:
         assert check(program)["complete, with steps"] == 2
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 150), marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 150), marks=pytest.mark.sweep)])
 def test_nothing_is_said_of_healthy_programs(seeds: range) -> None:
     said = {}
     for seed in seeds:

@@ -640,6 +640,7 @@ LINEAR = optax.linear_schedule(0.5, 0.0, 4)
 DROPPED = 6
 
 
+@pytest.mark.wide(rest="sweep")
 @pytest.mark.parametrize("around", [lambda update: update, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize(
     ("tx", "change", "rate", "iterations"),
