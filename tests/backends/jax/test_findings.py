@@ -71,6 +71,13 @@ def test_the_rate_and_the_decay_of_the_steps_in_a_program(scale: bool) -> None:
     assert [names[each] for each in rates["decay"].variables] == ["kernel", "kernel"]
 
 
+def test_the_first_and_the_last_rate_of_a_schedule() -> None:
+    optimizer = keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0))
+    Loop(tracer.wrap(optimizer)).model.fit(X[:16], Y[:16], batch_size=4, verbose=0)
+    (rate,) = tracer.trace_of(optimizer).data.rates
+    assert (rate.schedule, rate.runs) == ("PolynomialDecay", (RateRun(1, 4, 0.5, 0.125, 2),))
+
+
 def test_a_state_that_is_dropped() -> None:
     trained = Trained()
     step, state = jax.jit(trained.loop.step), trained.loop.state
