@@ -1,11 +1,8 @@
 """Programs and errors of Keras on JAX are as without the tracer; see `truth/test_keras.py`, too."""
 
-import io
-
 import jax
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y
-from truth.keras_on_jax import data_parallel, model_parallel
 
 import tracer
 
@@ -31,12 +28,3 @@ def test_the_same_error() -> None:
             loop.optimizer.stateless_apply([], [], [])
         errors.append(str(caught.value))
     assert errors[0] == errors[1]
-
-
-def test_a_kernel_that_is_sharded_over_devices_says_so() -> None:
-    trace = tracer.trace_of(model_parallel().optimizer)
-    assert [(each.shape, each.shards) for each in trace.variables[:2]] == [((4, 4), 2), ((4,), 1)]
-    assert all(each.shards == 1 for each in tracer.trace_of(data_parallel().optimizer).variables)
-    printed = io.StringIO()
-    tracer.report(trace, file=printed)
-    assert "sharded up to 2 ways" in " ".join(printed.getvalue().split())

@@ -1,10 +1,8 @@
 """What counting needs of JAX: see `tracer.core.backend.Backend`."""
 
-from math import prod
 from typing import Any
 
 import jax
-from msgspec.structs import replace
 
 from tracer.backends.jax import blocks, compat, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
@@ -14,7 +12,7 @@ from tracer.backends.models import ModelMonitor
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
 from tracer.core.collectors import Collector
-from tracer.model.records import Kind, Variable
+from tracer.model.records import Kind
 
 
 class ArrayBackend(backend.Backend):
@@ -28,19 +26,6 @@ class ArrayBackend(backend.Backend):
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(values.value_of)
     function_around = staticmethod(compat.function_name)
-
-    def row(self, variable: Any) -> Variable:
-        """The row of a variable, with the number of its shards under `keras.distribution`.
-
-        Read in Keras 3.15 (`backend/jax/core.py: self._layout = distribution.get_variable_layout`):
-        while `fit` trains, the variable has no array with this information.
-        """
-        row, layout = super().row(variable), getattr(variable, "_layout", None)
-        sharding = getattr(layout, "backend_layout", layout)
-        if not isinstance(sharding, jax.sharding.Sharding):
-            return row
-        pairs = zip(row.shape, sharding.shard_shape(row.shape), strict=True)
-        return replace(row, shards=prod(whole // part for whole, part in pairs if part))
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, or `dense`."""

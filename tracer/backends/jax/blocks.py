@@ -15,22 +15,22 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import WeakSet, ref
+from weakref import ref
 
 import jax
 import numpy as np
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import KEPT, ProgramBlock, ProgramCounters, Work, report_of
+from tracer.backends.jax.programs import KEPT, ProgramBlock, ProgramCounters, report_of
 from tracer.backends.jax.tracings import definition_of
 from tracer.backends.jax.values import (
     NO_RATE,
     JaxEffects,
     answers_about,
     bits_of_rate,
-    values_given,
-    values_returned,
+    value_after,
+    value_before,
 )
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -57,7 +57,6 @@ _SEVERAL = (
 class StepStart(NamedTuple):
     """The state of an optimizer when its step begins."""
 
-    optimizer: Any
     clock: Any
     """The variable that holds the optimizer's iterations."""
     value: Any
@@ -104,14 +103,9 @@ def distribution() -> Any:
 
 def _step_start(call: Any) -> StepStart | None:
     """The iterations of the optimizer when its step method `call` begins; None without any."""
-    optimizer: Any = getattr(call.original, "__self__", None)
-    clock = clock_of(optimizer)
-    if clock is None:
-        return None
-    if call.method != "stateless_apply":
-        return StepStart(optimizer, clock, clock.value)
-    before = values_given(call).get(id(clock))
-    return None if before is None else StepStart(optimizer, clock, before)
+    clock = clock_of(getattr(call.original, "__self__", None))
+    before = value_before(call, clock)
+    return None if before is None else StepStart(clock, before)
 
 
 def clock_of(optimizer: Any) -> Any:
@@ -148,7 +142,6 @@ class JaxBlocks(backend.Blocks):
         super().__init__(root)
         self.counters = ProgramCounters(root.sites, root.note, root.fault)
         self._traced_for: dict[str, list[Arguments]] = {}
-        self._stepping: WeakSet[Any] = WeakSet()
 
     def note(self, call: Call, failed: bool) -> None:
         """Note the sites of a group whose result may be discarded."""
@@ -165,22 +158,21 @@ class JaxBlocks(backend.Blocks):
         if eager and once and not (self.counters.in_programs or reports):
             super().close(call, failed)
             return
-        work, numbers = self._work(call, NO_RATE if rate is None else rate, tuple(compared))
+        program, numbers = self._program_of(call, tuple(compared))
+        numbers.append(NO_RATE if rate is None else rate)
         answers = [answers_about([*compared.values()])] if compared else []
         if not eager:
-            program = self._count_in_program(work, [*numbers, *answers], call)
+            self._count_in_program(program, [*numbers, *answers], call)
             if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
                 self._note_tracing(call, program, failed)
-            return
-        program = self.counters.eager(work)
-        if once:
+        elif once:
             report = report_of([*map(int, numbers), *np.ravel(answers).tolist()])
             self.counters.enqueue(program, 0, [report])
         else:
             primitive.count(program, *numbers, *answers, auxiliary=self.auxiliary(call))
 
-    def _work(self, call: Call, rate: Any, compared: tuple[int, ...]) -> tuple[Work, list[Any]]:
-        """The description of a call's block, and the numbers of a `Report` without answers."""
+    def _program_of(self, call: Call, compared: tuple[int, ...]) -> tuple[ProgramBlock, list[Any]]:
+        """The block of a call, and the first numbers of its `Report`."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
@@ -191,38 +183,36 @@ class JaxBlocks(backend.Blocks):
         before, after, clock = self.steps_so_far(call)
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
         path, number = self._path_to(call), self.counters.number_of(clock)
-        work = Work(function, role, tuple(call.sites), decided, path, number, compared)
-        return work, [before, after, *(outcomes or [KEPT]), rate]
+        program = ProgramBlock(
+            self.counters, function, role, tuple(call.sites), decided, path, number, compared
+        )
+        return program, [before, after, *(outcomes or [KEPT])]
 
     def rate_of(self, call: Any) -> Any:
         """The learning rate of a step in a program, if it is a variable, as the op reports it."""
         if call.place is EAGER or call.role != "step" or call.parent is not None:
             return None
         rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
-        if call.method == "stateless_apply":
-            value = values_given(call).get(id(rate))
-        else:
-            value = getattr(rate, "value", None)
+        value = value_before(call, rate)
         return None if value is None else bits_of_rate(value)
 
-    def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
+    def _count_in_program(self, program: ProgramBlock, numbers: list[Any], call: Call) -> None:
         """Add the op of a block to the program that is being traced."""
         for number in call.sites:
             if self._sites.sites[number].role != "request":
-                self.callers.traced[number, work.path] += 1
+                self.callers.traced[number, program.path] += 1
         axes = compat.axis_names()  # per-device programs: each device is a replica
-        replicas = min(jax.lax.axis_size(axes), jax.local_device_count()) if axes else 0
-        program = self.counters.new(work, replicas=replicas)
+        if axes:
+            program.replicas = min(jax.lax.axis_size(axes), jax.local_device_count())
+        self.counters.add(program)
         step = outermost(call)
         if isinstance(step.extra, StepStart) and step.place is not EAGER:
-            self._stepping.add(step.extra.optimizer)
             program.parts = frozenset(step.extra.parts)
             step.extra = step.extra._replace(parts=(*step.extra.parts, program))
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
         primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(call))
-        return program
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
         """List the tracing of the block's program: for what arguments, and from which line."""
@@ -233,7 +223,7 @@ class JaxBlocks(backend.Blocks):
             path = UNKNOWN if caller is None else self.callers.above(caller)
             return definition_of(root, self._traced_for), path
 
-        step = program.work.role == "step"
+        step = program.role == "step"
         part = Part(
             0,
             step,
@@ -249,14 +239,12 @@ class JaxBlocks(backend.Blocks):
         around = _stepping_around(call)
         if around is None:
             return 0, 0, None
-        _, clock, before, _ = around.extra
+        clock, before, _ = around.extra
         if around is not call:  # in a branch
             with suppress(TypeError):  # in a scope of the program without this variable
                 before = clock.value
             return before, before, clock
-        if call.method != "stateless_apply":
-            return before, clock.value, clock
-        after = values_returned(call).get(id(clock))
+        after = value_after(call, clock)
         return (0, 0, None) if after is None else (before, after, clock)
 
     def auxiliary(self, call: Any) -> Sequence[Any]:
@@ -275,7 +263,7 @@ class JaxBlocks(backend.Blocks):
 
     def forget_graphs(self) -> None:
         """Drop the traces of each function with an op of this recorder."""
-        for optimizer in list(self._stepping):
+        for optimizer in self._root.optimizers.alive():
             forget(functions_with(optimizer))
 
     def end(self) -> None:
@@ -342,7 +330,7 @@ class JaxBlocks(backend.Blocks):
         A custom loop keeps the iterations in its state, and never stores them in the variable, nor
         in those of inner optimizers.
         """
-        for clock in map(clock_of, [*self._stepping, optimizer]):
+        for clock in map(clock_of, [*self._root.optimizers.alive(), optimizer]):
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             if now is not None and any(now < each.last for each in known):
                 return True

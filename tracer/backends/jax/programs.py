@@ -19,6 +19,7 @@ lock empties.
 import struct
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import nan
 from typing import Any, NamedTuple
 
@@ -61,9 +62,11 @@ def report_of(row: Sequence[int]) -> Report:
     return Report(before, after, outcome, rate, tuple(seen))
 
 
-class Work(NamedTuple):
-    """The description of a block of a program."""
+@dataclass(eq=False)
+class ProgramBlock:
+    """A block in one program, which its op calls; only the op holds it."""
 
+    counters: "ProgramCounters"
     function: str
     role: str
     """`step`, `part` of a step, or `alone`."""
@@ -75,24 +78,18 @@ class Work(NamedTuple):
     """A number that identifies the optimizer whose iterations are reported."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
+    replicas: int = 0
+    """If not 0, so many report in this process, and the op says which."""
+    parts: "frozenset[ProgramBlock]" = frozenset()
+    """For a step: the blocks that were traced as its parts."""
+    runs: Counter[int] = field(default_factory=Counter)
+    """How often it was executed on each replica; a batch of members counts once."""
+    logs: dict[tuple[int, ...], HostLog] = field(default_factory=dict)
+    """By replica and the outcome of each member: to find a log by its sites is slow."""
 
-
-class ProgramBlock:
-    """A block in one program, which its op calls; only the op holds it."""
-
-    def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
-        """If `replicas` is not 0, that many report in this process, and the op says which."""
-        self.work = work
-        self._counters = counters
-        self.doubt = counters.note
-        """Notes why executions may differ from the reports."""
-        self.runs: Counter[int] = Counter()
-        """How often it was executed on each replica; a batch of members counts once."""
-        self.logs: dict[tuple[int, ...], HostLog] = {}
-        """By replica and the outcome of each member: to find a log by its sites is slow."""
-        self.parts: frozenset[ProgramBlock] = frozenset()
-        """For a step: the blocks that were traced as its parts."""
-        self.replicas = replicas
+    def doubt(self, reason: str) -> None:
+        """Note why executions may differ from the reports."""
+        self.counters.note(reason)
 
     def ran(self, numbers: Any) -> None:
         """Count an execution of the op; `numbers` is a row, or an array with a row of each member.
@@ -106,9 +103,9 @@ class ProgramBlock:
                 by_replica.setdefault(replica, []).append(row)
             for replica, own in by_replica.items():
                 reports = [report_of(row) for row in own]
-                self._counters.enqueue(self, replica, reports)
+                self.counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
-            self._counters.fault(error)
+            self.counters.fault(error)
 
 
 class Progress(NamedTuple):
@@ -141,12 +138,11 @@ class ProgramCounters(Counters):
         self.members = 1
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
-        """By `Work.clock` and replica."""
+        """By `ProgramBlock.clock` and replica."""
         self.rates: dict[int, tuple[float, float, int, int]] = {}
         """By replica, the first and last learning rate, how many, and in how many steps."""
         self.replicas = 0
         """The largest number of replicas of a step that ran."""
-        self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
         self.waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
@@ -161,20 +157,14 @@ class ProgramCounters(Counters):
         self._clocks[id(clock)] = clock
         return id(clock)
 
-    def new(self, work: Work, replicas: int) -> ProgramBlock:
-        """The block that the op of a newly traced block calls."""
-        program = ProgramBlock(self, work, replicas)
-        block = self.block_of(work, 0, KEPT)
+    def add(self, program: ProgramBlock) -> None:
+        """Add the block of a newly traced op."""
+        block = self.block_of(program, 0, KEPT)
         with self.lock:
             self.graphs[block] += 1
             self.in_programs = True
-            if not replicas:  # else the replicas of this process are not known yet
+            if not program.replicas:  # else the replicas of this process are not known yet
                 self.logs.setdefault(block, HostLog())  # listed even if it never runs
-        return program
-
-    def eager(self, work: Work) -> ProgramBlock:
-        """The block that counts this work in eager mode; cached."""
-        return self._eager.get(work) or self._eager.setdefault(work, ProgramBlock(self, work))
 
     def enqueue(self, *arguments: Any) -> None:
         """Call `ran` under the lock: now, or by the holder of the lock."""
@@ -195,18 +185,20 @@ class ProgramCounters(Counters):
 
     def ran(self, program: ProgramBlock, replica: int, reports: list[Report]) -> None:
         """Count an execution of a block on a replica, with a report for each member; lock held."""
-        work, stamp = program.work, 0
+        stamp = 0
         program.runs[replica] += 1
-        if len(reports) > self.members:
-            self.members = len(reports)
-        if work.role == "part":
+        self.members = max(self.members, len(reports))
+        if program.role == "part":
             if len(self.waiting[replica]) == _MAX_WAITING:
                 self.note(_TOO_MANY)
             self.waiting[replica].append((program, reports))
             return
         report = reports[0]
-        self.moved_on(work.clock, replica, report.before, report.after)
-        if work.role == "step":
+        before, after, clock = report.before, report.after, (program.clock, replica)
+        first, last, moved = self.progress.get(clock, (before, after, 0))
+        moved += after - before
+        self.progress[clock] = Progress(min(first, before), max(last, after), moved)
+        if program.role == "step":
             self.replicas = max(self.replicas, program.replicas)
             if report.rate != NO_RATE:
                 self._note_rate(replica, {report.rate for report in reports})
@@ -214,8 +206,8 @@ class ProgramCounters(Counters):
             if self.waiting:
                 self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)
-        if stamp and work.variables and self.effects is not None:
-            seen = sources(work.variables, tuple([report.seen for report in reports]))
+        if stamp and program.variables and self.effects is not None:
+            seen = sources(program.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
 
     def _note_rate(self, replica: int, bits: set[int]) -> None:
@@ -224,15 +216,6 @@ class ProgramCounters(Counters):
         value = float(f"{value:.7g}")  # the digits of a float32
         first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
         self.rates[replica] = first, value, values + (value != last), steps + 1
-
-    def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
-        """Store how a step moved the iterations, perhaps in a state passed by the program."""
-        first, last, moved = self.progress.get((clock, replica), (before, after, 0))
-        self.progress[clock, replica] = Progress(
-            before if before < first else first,
-            after if after > last else last,
-            moved + after - before,
-        )
 
     def _log_parts(
         self, step: ProgramBlock, replica: int, steps: Sequence[Report], stamp: int
@@ -244,7 +227,7 @@ class ProgramCounters(Counters):
         """
         waiting, counted = self.waiting.pop(replica, ()), set()
         for part, reports in waiting:
-            same = part.work.clock != step.work.clock or any(map(_is_in, reports, steps))
+            same = part.clock != step.clock or any(map(_is_in, reports, steps))
             if same and (part in step.parts or not step.parts):
                 if part in counted:
                     self.note(_AGAIN)
@@ -276,22 +259,24 @@ class ProgramCounters(Counters):
         key = replica, *(report.outcome for report in reports)
         log = program.logs.get(key)
         if log is None:
-            block = self.block_of(program.work, *key)
-            self.executed.add(self.block_of(program.work, 0, KEPT))
+            block = self.block_of(program, *key)
+            self.executed.add(self.block_of(program, 0, KEPT))
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 
-    def block_of(self, work: Work, replica: int, *outcomes: int) -> CountedBlock:
-        """The block of this work with the outcome of each member."""
+    def block_of(self, program: ProgramBlock, replica: int, *outcomes: int) -> CountedBlock:
+        """The counted block of a program with the outcome of each member."""
         sites = [
             site
             for member, outcome in enumerate(outcomes)
-            for site in self._as_done(work, replica, outcome, first=not member)
+            for site in self._as_done(program, replica, outcome, first=not member)
         ]
-        step = work.role == "step"
-        return CountedBlock(replica, work.function, step, tuple(sites), work.path)
+        step = program.role == "step"
+        return CountedBlock(replica, program.function, step, tuple(sites), program.path)
 
-    def _as_done(self, work: Work, replica: int, outcome: int, first: bool) -> Iterator[int]:
+    def _as_done(
+        self, program: ProgramBlock, replica: int, outcome: int, first: bool
+    ) -> Iterator[int]:
         """The sites of one member; only the `first` includes sites shared by all members."""
         if outcome == PARTLY:
             self.note(
@@ -299,11 +284,11 @@ class ProgramCounters(Counters):
                 "updates that are not all 0 (0 times NaN is NaN): all updates of these steps are "
                 "counted"
             )
-        for number in work.sites:
+        for number in program.sites:
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if number in work.decided and site.role == "update":
+            if number in program.decided and site.role == "update":
                 if outcome == SKIPPED:
                     continue
                 if outcome == DISCARDED:

@@ -42,6 +42,23 @@ def array_of(variable: Any) -> Any:
     return value if _is_concrete(value) and not value.is_deleted() else None
 
 
+def value_before(step: Any, variable: Any) -> Any:
+    """The value of a variable when a step method begins; None if there is none, as of a schedule.
+
+    `stateless_apply` gets the values as arguments.
+    """
+    if step.method == "stateless_apply":
+        return values_given(step).get(id(variable))
+    return getattr(variable, "value", None)
+
+
+def value_after(step: Any, variable: Any) -> Any:
+    """The value of a variable when a step method has ended; None if it is unknown."""
+    if step.method == "stateless_apply":
+        return values_returned(step).get(id(variable))
+    return variable.value
+
+
 def values_given(step: Any) -> dict[int, Any]:
     """The value that the call `step` of `stateless_apply` gets for each variable, by its `id`."""
     names = "optimizer_variables", "grads", "trainable_variables"

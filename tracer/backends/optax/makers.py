@@ -48,13 +48,10 @@ class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 
 def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """What a maker makes, in a form whose calls are observed."""
     made = original(*args, **kwargs)
-    is_part = under_way.depth  # for example, made by `inject_hyperparams` in each step
-    return _seen(made, name) if _exchanged and not is_part else made
-
-
-def _seen(made: Any, name: str) -> Any:
-    """A maker's result, in a form whose calls are observed."""
+    if not _exchanged or under_way.depth:  # a part: made by `inject_hyperparams` in each step
+        return made
     if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, made_here(made))

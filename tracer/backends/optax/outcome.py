@@ -16,7 +16,6 @@ part does not change as the same object. So a leaf was set to zero if it is an o
 place among the leaves.
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -191,25 +190,18 @@ def _in_branching(cond: Any, values: dict[str, Any]) -> Any:
     if getattr(inner, "__qualname__", "").startswith("conditionally_transform"):
         return cond  # the other branch returns what it got
 
+    def branch(*args: Any) -> Any:
+        made = inner(*args)
+        _note_inner(made[0])
+        return made
+
     def noting(which: Any, *given: Any, **more: Any) -> Any:
         under_way.inner = []
-        noted = [_noting(each) if callable(each) and each is inner else each for each in given]
+        noted = [branch if callable(each) and each is inner else each for each in given]
         made = cond(which, *noted, **more)
         with suppress_faults():
             pairs = zip(jax.tree.leaves(made[0]), under_way.inner, strict=True)
             under_way.zeros |= {id(leaf): ref(leaf) for leaf, is_zero in pairs if is_zero}
-        return made
-
-    return noting
-
-
-def _noting(branch: Callable[..., Any]) -> Callable[..., Any]:
-    """A branch that notes which leaves it returns as zeros."""
-
-    @functools.wraps(branch)
-    def noting(*args: Any) -> Any:
-        made = branch(*args)
-        _note_inner(made[0])
         return made
 
     return noting

@@ -35,7 +35,7 @@ class Step(calls.Step):
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
-            self.python, self.extra = sys._getframe(1), StepStart(update, None, None)
+            self.python, self.extra = sys._getframe(1), StepStart(None, None)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])
             list(self.recorder.requests(self, self.index, _STEP, self.wanted or ()))
