@@ -10,9 +10,9 @@ from support import ranks
 import tracer
 
 
-def printed_by_two(program: str, folder: Path, *options: str) -> list[dict[str, Any]]:
+def printed_by_two(program: str, folder: Path, given: str = "") -> list[dict[str, Any]]:
     """What each of two processes of a program prints."""
-    return [json.loads(each.splitlines()[-1]) for each in ranks.launch(program, folder, *options)]
+    return [json.loads(each.splitlines()[-1]) for each in ranks.launch(program, folder, given)]
 
 
 @pytest.mark.sweep
