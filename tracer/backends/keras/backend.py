@@ -12,9 +12,15 @@ from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tracer.backends.keras.importlib_bootstrap import disguised, method_beside, traced_method
+from tracer.backends.keras.importlib_bootstrap import (
+    TracedGroup,
+    TracedStep,
+    disguised,
+    method_beside,
+    traced_apply_method,
+    traced_method,
+)
 from tracer.core.backend import Backend, own_attributes
-from tracer.core.calls import CallRole
 from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.patches import when_imported
@@ -28,7 +34,7 @@ from tracer.core.registry import (
     traced_classes,
 )
 from tracer.errors import UnsupportedOptimizer
-from tracer.kinds import AUXILIARY, LOSS_SCALES, MAKERS, ApplyMethod, OptimizerKind, kind_of
+from tracer.kinds import AUXILIARY, LOSS_SCALES, MAKERS, OptimizerKind, kind_of
 
 _STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")
 """Attributes that the constructor of each base class, or of a wrapper, assigns."""
@@ -153,13 +159,13 @@ _making = threading.RLock()
 
 
 @cache
-def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | None]]:
-    """The intercepted methods, by name."""
-    methods: dict[str, tuple[CallRole, ApplyMethod | None]] = {}
-    methods.update((name, ("step", None)) for name in kind.step_methods)
-    methods.update((name, ("group", None)) for name in kind.group_methods)
-    methods.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)
-    return methods
+def methods_of(kind: OptimizerKind) -> dict[str, Callable[[type], Callable[..., Any]]]:
+    """By the name of each intercepted method, what makes the traced one for a class."""
+    return {
+        **{name: partial(traced_method, TracedStep, name) for name in kind.step_methods},
+        **{name: partial(traced_method, TracedGroup, name) for name in kind.group_methods},
+        **{each.name: partial(traced_apply_method, each) for each in kind.apply_methods},
+    }
 
 
 def traced_class(base: type, kind: OptimizerKind, added: Any) -> type:
@@ -192,9 +198,9 @@ def _made_class(base: type, kind: OptimizerKind, added: Any) -> type:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
     }
-    for name, (role, apply) in methods_of(kind).items():
+    for name, made_for in methods_of(kind).items():
         if hasattr(base, name):
-            members[name] = traced_method(base, name, role, apply)
+            members[name] = made_for(base)
     for name in AUXILIARY:
         if hasattr(base, name):
             members[name] = method_beside(base, name)

@@ -13,9 +13,9 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-from tracer.core.calls import Call, CallRole, Step, Token
+from tracer.core.calls import Call, Step, Token
 from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
@@ -71,20 +71,12 @@ def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any]
 vars(note_beside)["autograph_info__"] = None
 
 
-class InterceptedMethod(NamedTuple):
-    base: type
-    name: str
-    role: CallRole
-    apply: ApplyMethod | None
-
-
 def begin_apply(
-    method: InterceptedMethod, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    base: type, apply: ApplyMethod, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Any, Token | None]:
     """Begin a call of an apply method; returns the original, and the recorder with its token."""
-    original, binding = _original(method.base, method.name, optimizer)
-    apply = method.apply
-    if binding is None or apply is None:
+    original, binding = _original(base, apply.name, optimizer)
+    if binding is None:
         return original, None, None
     recorder = binding.recorder
     try:
@@ -120,13 +112,14 @@ class _Traced:
 
     def __init__(
         self: Any,
-        method: InterceptedMethod,
+        base: type,
+        method: str,
         optimizer: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        base, self.method, _, _ = method
-        self.original, binding = _original(base, self.method, optimizer)
+        self.method = method
+        self.original, binding = _original(base, method, optimizer)
         self.args, self.kwargs = args, kwargs
         self.recorder = None  # until opened
         if binding is None:
@@ -135,9 +128,9 @@ class _Traced:
             binding = binding.bring_in(optimizer, binding)
         recorder = binding.recorder
         try:
-            recorder.open(self, binding.index, self.method)
+            recorder.open(self, binding.index, method)
             if self.role == "step" and self.parent is None:
-                self._watch(optimizer, binding.index, self.method)
+                self._watch(optimizer, binding.index, method)
         except BaseException as error:
             recorder.fault(error)
 
@@ -208,23 +201,27 @@ def _in_order(
 
 
 def traced_method(
-    base: type, name: str, role: CallRole, apply: ApplyMethod | None
+    traced: type[TracedStep | TracedGroup], name: str, base: type
 ) -> Callable[..., Any]:
-    """Return `base`'s method `name`, which also reports its calls to the recorder.
+    """Return `base`'s step or group method `name`, which also reports its calls to the recorder.
 
     The result is a plain function that AutoGraph converts exactly if it would convert the original:
     it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
-    intercepted = InterceptedMethod(base, name, role, apply)
-    traced = TracedStep if role == "step" else TracedGroup
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with traced(intercepted, self, args, kwargs) as call:
+        with traced(base, name, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
+    return disguised(step_method, base, name)
+
+
+def traced_apply_method(apply: ApplyMethod, base: type) -> Callable[..., Any]:
+    """Return `base`'s apply method, which also reports its calls to the recorder."""
+
     def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original, recorder, token = begin_apply(intercepted, self, args, kwargs)
+        original, recorder, token = begin_apply(base, apply, self, args, kwargs)
         result, failed = None, True
         try:
             result = original(*args, **kwargs)
@@ -233,7 +230,7 @@ def traced_method(
         finally:
             end_apply(recorder, token, result, failed)
 
-    return disguised(step_method if apply is None else apply_method, base, name)
+    return disguised(apply_method, base, apply.name)
 
 
 def method_beside(base: type, name: str) -> Callable[..., Any]:

@@ -59,7 +59,8 @@ class TensorFlowBackend(KerasBackend):
             if save_type != "savedmodel" or binding is None:
                 return saved
             counters: Any = binding.recorder.blocks.counters
-            captured = counters.children()
+            with counters.lock:
+                captured = [c for ledger in counters.ledgers.values() for c in ledger.children()]
             if captured:
                 binding.recorder.note(_EXPORTED, "fact")
             return {**saved, "_optimizer_tracer": compat.as_trackable(captured)}

@@ -28,7 +28,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.backends.tensorflow import compat
-from tracer.backends.tensorflow.callers import Callers
+from tracer.backends.tensorflow.callers import Callers, frames_around
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import (
@@ -84,7 +84,8 @@ class GraphBlocks(backend.Blocks):
 
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
-        forget_functions_of(self.counters.traced_graphs())
+        ledgers = list(self.counters.ledgers.values())
+        forget_functions_of({graph for ledger in ledgers for graph in ledger.graphs})
 
     def is_calm(self) -> bool:
         """True if no other thread is inside a call of a function."""
@@ -120,7 +121,7 @@ class GraphBlocks(backend.Blocks):
 
     def path_of(self, python: Any, distributed: bool) -> int:
         """The path to a call by the Python frame `python`, perhaps under a strategy."""
-        return self.callers.here(python, distributed)
+        return self.callers.of(frames_around(python)) if distributed else self.callers.above(python)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Add the counter of a block to its graph, after its work: failed steps do not count.

@@ -72,10 +72,6 @@ class Callers(Paths):
     def __init__(self) -> None:
         super().__init__(functions.author_of)
 
-    def here(self, frame: FrameType | None, distributed: bool) -> int:
-        """The path to an eager call by `frame`, of this thread."""
-        return self.of(frames_around(frame)) if distributed else self.above(frame)
-
     def inside(self, sites: Sequence[int], in_session: bool) -> int:
         """The path to a block that this thread adds to a graph, from calls of `sites`.
 

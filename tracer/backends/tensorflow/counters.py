@@ -4,7 +4,6 @@ Python numbers the steps until a replica has its ledger, which continues the num
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core.counters import CountedBlock, Counters
@@ -60,12 +59,3 @@ class LedgerCounters(Counters):
         self, last: Mapping[int, int]
     ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
         return {replica: ledger.read(last[replica]) for replica, ledger in self.ledgers.items()}
-
-    def children(self) -> list[Any]:
-        """What exported functions capture."""
-        with self.lock:
-            return [each for ledger in self.ledgers.values() for each in ledger.children()]
-
-    def traced_graphs(self) -> set[Any]:
-        """The living graphs of functions with counters."""
-        return {graph for ledger in self.ledgers.values() for graph in ledger.graphs}

@@ -30,6 +30,7 @@ from tracer.backends.tensorflow.compat import (
     EagerTensor,
     FuncGraph,
     ResourceVariable,
+    function_name,
     graphs_around,
     runs_functions,
 )
@@ -105,11 +106,14 @@ def forget_graphs(function: Any) -> bool:
     return True
 
 
-def forget_functions_of(graphs: Collection[Any]) -> None:
-    """Clear the graphs of each `tf.function` that has one of these graphs."""
-    for function in functions_alive()[1]:
-        if any(each.graph in graphs for each in concrete_functions(function)):
-            forget_graphs(function)
+def forget_functions_of(graphs: Collection[Any]) -> list[str]:
+    """Clear the graphs of each `tf.function` that has one of these graphs; returns their names."""
+    names = []
+    for function in functions_alive()[1] if graphs else ():
+        own = [each.graph for each in concrete_functions(function) if each.graph in graphs]
+        if own and forget_graphs(function):
+            names.append(function_name(own[0]))
+    return names
 
 
 _CALL = polymorphic_function.Function._call.__code__

@@ -22,7 +22,7 @@ from tracer.backends.tensorflow.functions import (
     Written,
     bound_to,
     concrete_functions,
-    forget_graphs,
+    forget_functions_of,
     functions_alive,
     graphs_being_traced,
     ops_in,
@@ -77,7 +77,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
             if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
         )
         if retrace:
-            self.retraced(late.name, _cleared(stale))
+            self.retraced(late.name, forget_functions_of({each.graph for each in stale}))
         if stale or _session_graphs(late):
             gc.collect()
             for graph in [function.graph for function in stale]:
@@ -91,16 +91,6 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
     def _is_traced(self, index: int) -> bool:
         return len(self._bounds[index]) % 2 == 1
-
-
-def _cleared(stale: Collection[Any]) -> list[str]:
-    """Clear the graphs of each `tf.function` with a stale function; returns their names."""
-    names = []
-    for function in functions_alive()[1] if stale else ():
-        graphs = [each.graph for each in concrete_functions(function) if each in stale]
-        if graphs and forget_graphs(function):
-            names.append(compat.function_name(graphs[0]))
-    return names
 
 
 def _users_of(

@@ -45,10 +45,11 @@ class VariableTable(backend.Variables):
         known = self._known(own)
         if known is None:
             known = super().index(own, graph)
-        if variable is not own and known not in self._named and (path := own_path(variable)):
+        if variable is not own and known not in self._named and _is_keras3(variable):
             with self._lock:
                 self._named.add(known)
-                self._plain[known] = msgspec.structs.replace(self._plain[known], name=path)
+                row = msgspec.structs.replace(self._plain[known], name=str(variable.path))
+                self._plain[known] = row
         return known
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
@@ -91,11 +92,6 @@ def row_of(variable: Any) -> Variable:
 
 def _is_keras3(variable: Any) -> bool:
     return any(base.__module__ == _KERAS3 for base in type(variable).__mro__)
-
-
-def own_path(variable: Any) -> str | None:
-    """The path of a Keras 3 variable; None for other objects."""
-    return str(variable.path) if _is_keras3(variable) else None
 
 
 def canonical(variable: Any) -> Any:
