@@ -43,7 +43,7 @@ def test_colors() -> None:
 
 
 @pytest.mark.parametrize("name", traces.ALL)
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("by", [None, *TABLES])
 def test_fits_and_is_plain(name: str, width: int, by: By | None) -> None:
     text = render(traces.ALL[name](), by, width=width)
