@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from tracer.core import collectors
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
-from tracer.errors import OptimizerWarning, is_mistake
+from tracer.errors import OptimizerWarning
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-__tracebackhide__ = is_mistake
 
 
 def _collectors() -> Sequence[type[Collector]]:

@@ -8,7 +8,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
 
 
 def shown(text: str) -> str:
@@ -50,31 +49,8 @@ class TraceFileError(Mistake):
     """Raised for a trace file that cannot be read or written; names the file and the reason."""
 
 
-class MissingExtra(ImportError):
-    """Raised if a package that is needed is not installed; names the package."""
-
-
-def to_install(module: str | None) -> str:
-    """What to install if a module cannot be imported.
-
-    It names the package itself: no package index has this project, and so its extras.
-
-    >>> to_install("jinja2.ext")
-    'needs jinja2.ext: pip install jinja2'
-    """
-    return f"needs {module}: pip install {(module or '').partition('.')[0]}"
-
-
 class MergeError(Mistake):
     """Raised by `tracer.merge` if the traces are not of one run; names the difference."""
-
-
-def is_mistake(raised: Any) -> bool:
-    """True if a user's mistake raised this, so that pytest hides frames of this package.
-
-    For `__tracebackhide__` of a module, which applies to all its functions.
-    """
-    return bool(raised.errisinstance((UnsupportedOptimizer, UnknownName)))
 
 
 def unknown_name(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracer import __version__
-from tracer.errors import MissingExtra, Mistake, UnknownName, shown, unknown_name
+from tracer.errors import Mistake, UnknownName, shown, unknown_name
 
 Command = Callable[..., int | Callable[[], None] | None]
 """Returns the exit status, or a program to run, whose exceptions Python shows."""
@@ -344,7 +344,7 @@ def main() -> NoReturn:
             result = values.pop("function")(**values)
         finally:
             sys.stdout.flush()
-    except (Mistake, MissingExtra, UnknownName) as error:
+    except (Mistake, UnknownName) as error:
         _fail(str(error))
     except OSError as error:
         if not error.filename:  # at exit, Python would report output that cannot be flushed

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import tracer
-from tracer.errors import MissingExtra
+from tracer.errors import Mistake
 
 METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "update_step")
 """The methods, of any of the optimizers, that update a variable and that one would mock."""
@@ -23,10 +23,10 @@ METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "update_step")
 def main() -> None:
     """Train 16 steps each time, and print the executions next to what a mock counts.
 
-    Raises `MissingExtra`, an `ImportError`, if TensorFlow is not installed.
+    Raises `Mistake` if TensorFlow is not installed.
     """
     if util.find_spec("tensorflow") is None:
-        raise MissingExtra("the demo trains with TensorFlow: pip install tensorflow tf_keras")
+        raise Mistake("the demo trains with TensorFlow: pip install tensorflow tf_keras")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras

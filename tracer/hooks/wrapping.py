@@ -23,14 +23,13 @@ from tracer.core.registry import (
     plain_class,
     recorder_of,
 )
-from tracer.errors import UnsupportedOptimizer, is_mistake
+from tracer.errors import UnsupportedOptimizer
 from tracer.hooks.family import family, kind_to_trace, own_steps
 from tracer.kinds import AT_ONCE, OptimizerKind
 from tracer.model.trace import Trace
 
 T = TypeVar("T")
 
-__tracebackhide__ = is_mistake
 
 Members = Sequence[tuple[Any, OptimizerKind]]
 """An optimizer and those nested in it, with their kinds: see `family`."""

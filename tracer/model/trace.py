@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from msgspec import structs
 
-from tracer.errors import is_mistake, shown, unknown_name
+from tracer.errors import shown, unknown_name
 from tracer.model.counts import (
     EXECUTIONS,
     ROLES,
@@ -54,7 +54,6 @@ from tracer.model.words import dialect_of, some
 T = TypeVar("T")
 Seen = TypeVar("Seen", bound=Observed)
 
-__tracebackhide__ = is_mistake
 SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]

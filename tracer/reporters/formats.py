@@ -16,7 +16,7 @@ from typing import Literal, TextIO
 import msgspec
 from rich.console import Console
 
-from tracer.errors import MissingExtra, Mistake, shown, to_install
+from tracer.errors import Mistake, shown
 from tracer.findings.rule import findings
 from tracer.layout import Figure
 from tracer.model.phrases import endings, rates_of, sentences_on
@@ -220,13 +220,13 @@ def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
 
 
 def as_page(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
-    """The report as a page; raises `MissingExtra` without jinja2, `Mistake` for a part of it."""
+    """The report as a page; raises `Mistake` without jinja2, and for a part of it."""
     if by is not None or part != WHOLE:
         raise Mistake("the html report has all tables and rows: pick some with text, csv or json")
     try:
         from tracer.reporters.html import render as page_of
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"the html report {to_install(error.name)}") from error
+        raise Mistake(f"the html report needs {error.name}: pip install jinja2") from error
     return page_of(trace)
 
 
