@@ -63,7 +63,7 @@ def trace(
     def block(replica: int, is_step: bool, entries: tuple[Entry, ...], skips: bool) -> Block:
         runs = updated(steps, skips)
         total = sum(run.total for run in runs)
-        return Block(0, replica, "graph", "train_function", is_step, entries, total, runs, 1)
+        return Block(0, replica, "graph", "train_function", is_step, entries, total, runs)
 
     for replica in range(replicas):
         if skips:

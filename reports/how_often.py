@@ -249,7 +249,6 @@ def rows_of(case: Case, trace: tracer.Trace, optimizer: Any) -> list[Row]:
     names = {method.name for method in trace.methods if method.role == "apply"}
     suffix = "_duplicate_indices"  # it only calls the sparse method
     calls = trace.count("calls", by=("method", "context"))
-    steps = [block for block in trace.blocks if block.step and block.replica == 0]
     idle = sum(last - first + 1 for first, last, count in trace.per_step("updates") if not count)
     return [
         Row(
@@ -260,8 +259,8 @@ def rows_of(case: Case, trace: tracer.Trace, optimizer: Any) -> list[Row]:
             trace.executions(method),
             calls[method, "eager"],
             calls[method, "tracing"],
-            sum(block.graphs for block in steps),
-            sum(block.idle for block in steps),
+            sum(graph.tracings for graph in trace.graphs),
+            sum(graph.idle for graph in trace.graphs),
             idle,
             None if case.kind == "v1" else int(optimizer.iterations.numpy()),
         )

@@ -454,8 +454,8 @@ def _large() -> Trace:
     whole = [Run(1000 * epoch + 1, 1, 999) for epoch in range(1000)]
     blocks = []
     for replica in range(8):
-        blocks.append(block(work, *whole, replica=replica, graphs=2, idle=1))
-        blocks.append(block(work, Run(1000, 1000, 1000), replica=replica, graphs=1))
+        blocks.append(block(work, *whole, replica=replica, graph=True))
+        blocks.append(block(work, Run(1000, 1000, 1000), replica=replica, graph=True))
     names = [f"encoder/layer_{number}/attention/kernel" for number in ids]
     return traces.keras3(names, tuple(blocks), (called(1, ids, tracing=2),))
 

@@ -84,13 +84,13 @@ def test_a_step_before_others_that_ended_was_ended_by_an_error_whatever_runs() -
 
 
 def test_what_came_after_a_baseline_is_numbered_from_there() -> None:
-    reading = Reading({0: [Run(1, 1, 9)], 1: [Run(2, 3, 3)]}, {0: 4}, lost=3, graphs=2, idle=1)
+    reading = Reading({0: [Run(1, 1, 9)], 1: [Run(2, 3, 3)]}, {0: 4}, lost=3)
     counted = _begun(9, (STEP, reading), compared_from=5, under_way={8, 9})
-    before = Reading({0: [Run(1, 1, 4)], 1: _runs(2)}, {0: 3}, lost=1, graphs=1, idle=1)
+    before = Reading({0: [Run(1, 1, 4)], 1: _runs(2)}, {0: 3}, lost=1)
     new = counted.since(_begun(6, (STEP, before), under_way={5, 6}))
     assert new == Counted(
         5,
-        {0: (STEP, Reading({0: [Run(1, 1, 5)], 1: [Run(1, 3, 2)]}, {0: 1}, 2, 1))},
+        {0: (STEP, Reading({0: [Run(1, 1, 5)], 1: [Run(1, 3, 2)]}, {0: 1}, 2))},
         {4, 5},
         compared_from=1,
     )
@@ -156,8 +156,8 @@ def test_a_log_that_a_signal_interrupts_has_all_of_a_row_or_nothing(
                 log.add(stamp)
         if log.total == before:  # as a journal gives it again that was not taken out
             log.add(stamp)
-    assert (log.total, log.reading(1, 0)) == (whole.total, whole.reading(1, 0))
-    assert log.total == log.reading(1, 0).total == len(stamps)
+    assert (log.total, log.reading()) == (whole.total, whole.reading())
+    assert log.total == log.reading().total == len(stamps)
 
 
 def _interrupted(*_: object) -> None:
@@ -168,6 +168,6 @@ def test_steps_that_end_in_another_order_than_they_began() -> None:
     log = HostLog()
     for number in (2, 1, 3, 5, 7, 4, 6):
         log.add(256 * number)
-    reading = log.reading(1, 0)
+    reading = log.reading()
     assert reading.runs == {0: [Run(1, 1, 7)]}
     assert reading.lost == 0

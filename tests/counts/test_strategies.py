@@ -74,8 +74,8 @@ def test_a_graph_of_a_session(name: str, kind: str, scaled: bool) -> None:
     assert trace.updates() == 3 * len(shown)
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_variables_of_dtensor(in_graph: bool) -> None:
+@pytest.mark.parametrize("graph", [False, True])
+def test_variables_of_dtensor(graph: bool) -> None:
     """Counted in eager mode; DTensor has no layout for the ops of a counter in a graph."""
     dtensor = tf.experimental.dtensor
     mesh = dtensor.create_mesh([("rows", 3)], devices=["CPU:0", "CPU:1", "CPU:2"])
@@ -91,7 +91,7 @@ def test_variables_of_dtensor(in_graph: bool) -> None:
     def step() -> None:
         optimizer.apply_gradients([(gradient, weight)])
 
-    run = tf.function(step) if in_graph else step
+    run = tf.function(step) if graph else step
     for _ in range(5):
         run()
     third = dtensor.unpack(weight.read_value())[2].numpy().tolist()
@@ -99,7 +99,7 @@ def test_variables_of_dtensor(in_graph: bool) -> None:
     trace = tracer.trace_of(optimizer)
     (row,) = trace.data.variables
     assert (row.name, row.shape) == ("weight", (6, 2))
-    if in_graph:
+    if graph:
         assert not trace.complete and "variables of DTensor" in " ".join(trace.notes)
         assert not trace.updates() and not trace.findings()
     else:

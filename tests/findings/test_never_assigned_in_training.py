@@ -211,12 +211,12 @@ def test_a_rate_of_0_and_gradients_of_0_are_assigned(make: Any) -> None:
         optimizer.build(chosen)
 
     @tf.function
-    def in_graph() -> None:
+    def graph() -> None:
         optimizer.apply_gradients(zeros)
 
     with tracer.record() as recording:
         optimizer.apply_gradients(zeros)
-        in_graph()
+        graph()
     trace = recording.trace()
     assert trace.complete, trace.notes
     assert trace.updates() == 4

@@ -96,7 +96,7 @@ def traced_for(detail: str, made: Trace) -> Trace:
 
 
 def healthy(*runs: Run, replica: int = 0) -> Block:
-    return block([step(), request(0, 1), update(0, 1)], *runs, replica=replica, graphs=1)
+    return block([step(), request(0, 1), update(0, 1)], *runs, replica=replica, graph=True)
 
 
 def thawed(*names: str, steps: int = 20) -> Trace:
@@ -130,8 +130,8 @@ def in_parts(made: Trace) -> Trace:
 
 
 ACCUMULATING = (
-    block([step(), request(0, 1)], Run(1, 1, 20), graphs=1),
-    block([update(0, 1)], Run(4, 4, 5), is_step=False, graphs=1),
+    block([step(), request(0, 1)], Run(1, 1, 20), graph=True),
+    block([update(0, 1)], Run(4, 4, 5), is_step=False, graph=True),
 )
 
 
@@ -140,8 +140,8 @@ def skipping(
 ) -> Trace:
     """A loss scale that lets the steps of these runs through."""
     return trace(
-        block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
-        block([update(0, 1, optimizer=1)], *runs, is_step=False, graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, steps), graph=True),
+        block([update(0, 1, optimizer=1)], *runs, is_step=False, graph=True),
         optimizers=(
             optimizer(
                 class_name="keras.LossScaleOptimizer",
@@ -157,8 +157,8 @@ def skipping_and_accumulating(*runs: Run) -> Trace:
     """A loss scale that lets the steps of these runs through, each fourth of which updates."""
     reached = [n for run in runs for n in range(run.first, run.last + 1)]
     return trace(
-        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
-        block([step(1)], *runs, is_step=False, graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, 64), graph=True),
+        block([step(1)], *runs, is_step=False, graph=True),
         block([update(0, 1, optimizer=1)], *fold((n, 1) for n in reached[3::4]), is_step=False),
         optimizers=(
             optimizer(class_name="keras.LossScaleOptimizer"),
@@ -226,16 +226,16 @@ CASES: dict[str, Callable[[], Trace]] = {
     "twice on one replica": lambda: trace(
         healthy(Run(1, 1, 20)),
         healthy(Run(1, 1, 20), replica=1),
-        block([update(1)], Run(7, 1, 1), replica=1, is_step=False, graphs=1),
+        block([update(1)], Run(7, 1, 1), replica=1, is_step=False, graph=True),
         strategy="MirroredStrategy",
     ),
     "workers that disagree": traces.uneven_replicas,
     "a gradient that is dropped": lambda: trace(
-        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1)
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graph=True)
     ),
     "a gradient that is dropped, or None": lambda: trace(
-        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
-        block([step(), request(0), request(1, kind="none"), update(0)], Run(21, 1, 1), graphs=1),
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graph=True),
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(21, 1, 1), graph=True),
     ),
     "no gradient": traces.no_gradients,
     "a parameter without a gradient": lambda: trace(
@@ -253,18 +253,18 @@ CASES: dict[str, Callable[[], Trace]] = {
         names=[f"layer_{number}/kernel" for number in range(1001)],
     ),
     "five variables that stop at different steps": lambda: trace(
-        block([step(), request(*range(6)), update(0)], Run(1, 1, 1000), graphs=1),
-        *(block([update(n)], Run(1, 1, 10 * n), is_step=False, graphs=1) for n in range(1, 6)),
+        block([step(), request(*range(6)), update(0)], Run(1, 1, 1000), graph=True),
+        *(block([update(n)], Run(1, 1, 10 * n), is_step=False, graph=True) for n in range(1, 6)),
         names="abcdef",
     ),
     "five variables that have no gradient now and then": lambda: trace(
-        block([step(), request(5), update(5)], Run(1, 1, 100), graphs=1),
+        block([step(), request(5), update(5)], Run(1, 1, 100), graph=True),
         *(
             block(
                 [request(n, kind=kind), *([update(n)] if kind == "dense" else [])],
                 run,
                 is_step=False,
-                graphs=1,
+                graph=True,
             )
             for n in range(5)
             for kind, run in _now_and_then(n)
@@ -277,7 +277,7 @@ CASES: dict[str, Callable[[], Trace]] = {
             for replica in (0, 1)
         ),
         *(
-            block([update(n)], Run(9 - n, 1, 1, n + 1), replica=1, is_step=False, graphs=1)
+            block([update(n)], Run(9 - n, 1, 1, n + 1), replica=1, is_step=False, graph=True)
             for n in range(5)
         ),
         names="abcde",
@@ -285,21 +285,21 @@ CASES: dict[str, Callable[[], Trace]] = {
     ),
     "a variable whose gradient is gone": lambda: trace(
         healthy(Run(1, 1, 40)),
-        block([step(), request(0), request(1, kind="none"), update(0)], Run(41, 1, 60), graphs=1),
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(41, 1, 60), graph=True),
     ),
     "a variable that was frozen": lambda: trace(
         healthy(Run(1, 1, 40)),
-        block([step(), request(0), update(0)], Run(41, 1, 60), graphs=1),
+        block([step(), request(0), update(0)], Run(41, 1, 60), graph=True),
     ),
     "a variable twice in the list": lambda: trace(
-        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1)
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graph=True)
     ),
     "a variable twice in one step": lambda: trace(
         healthy(Run(1, 1, 4), Run(6, 1, 5)),
-        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(5, 1, 1), graphs=1),
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(5, 1, 1), graph=True),
     ),
     "a dense update of a table": lambda: trace(
-        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 30), graphs=1),
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 30), graph=True),
         names=("words/embeddings",),
         optimizers=(optimizer(global_clipnorm=1.0),),
         rows=250_000,
@@ -312,7 +312,7 @@ CASES: dict[str, Callable[[], Trace]] = {
         ),
     ),
     "no graph that ran": lambda: trace(
-        block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),
+        block([step(), request(0, 1), update(0, 1)], graph=True),
         graphs=(graph("train_step", idle=1, steps=0),),
     ),
     "a smaller batch": lambda: traced_for(
@@ -353,9 +353,9 @@ CASES: dict[str, Callable[[], Trace]] = {
     "gradients in skipped steps only": lambda: traces.changed(
         skipping(Run(3, 1, 8), steps=10),
         blocks=(
-            block([step(), request(0, 1)], Run(1, 1, 2), graphs=1),
-            block([step(), request(0)], Run(3, 1, 8), graphs=1),
-            block([update(0, optimizer=1)], Run(3, 1, 8), is_step=False, graphs=1),
+            block([step(), request(0, 1)], Run(1, 1, 2), graph=True),
+            block([step(), request(0)], Run(3, 1, 8), graph=True),
+            block([update(0, optimizer=1)], Run(3, 1, 8), is_step=False, graph=True),
         ),
     ),
     "accumulating, and steps skipped": lambda: skipping_and_accumulating(Run(2, 1, 60)),
@@ -432,15 +432,15 @@ def several(*trained: tuple[int, ...], made: str = "train.py:12") -> Trace:
             request(*variables, optimizer=root),
             update(*variables, optimizer=root),
         ]
-        blocks.append(block(entries, Run(1, 1, 10), root=root, graphs=1))
+        blocks.append(block(entries, Run(1, 1, 10), root=root, graph=True))
     return trace(*blocks, names=("enc", "a", "b"), optimizers=optimizers)
 
 
 def accumulated(steps: int, *, ended: bool = True) -> Trace:
     """Steps of which each fourth one updates."""
     made = trace(
-        block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
-        block([update(0, 1)], Run(4, 4, steps // 4), is_step=False, graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, steps), graph=True),
+        block([update(0, 1)], Run(4, 4, steps // 4), is_step=False, graph=True),
         optimizers=(optimizer(gradient_accumulation_steps=4, iterations=steps),),
     )
     return traces.changed(made, programs=(ENDED,)) if ended else made
@@ -482,13 +482,13 @@ SILENT: dict[str, Callable[[], Trace]] = {
         trace(block([step(), request(0, kind="none"), request(1), update(1)], Run(1, 1, 20)))
     ),
     "updates of members, each once": lambda: trace(
-        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1),
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graph=True),
         optimizers=(optimizer(SharedByMembers(2)),),
     ),
     "updates in steps that are not known": lambda: trace(
         healthy(Run(1, 1, 40)),
-        block([step(), request(0), update(0)], Run(41, 1, 60), graphs=1),
-        block([update(1)], total=60, is_step=False, graphs=1),
+        block([step(), request(0), update(0)], Run(41, 1, 60), graph=True),
+        block([update(1)], total=60, is_step=False, graph=True),
     ),
     "sparse updates, and dense ones": lambda: trace(
         block([step(), request(0, kind="sparse"), update(0)], Run(1, 2, 10)),
@@ -512,18 +512,20 @@ SILENT: dict[str, Callable[[], Trace]] = {
         healthy(Run(1, 1, 20)), healthy(Run(1, 1, 20), replica=1), strategy="MirroredStrategy"
     ),
     "one copy for two replicas": lambda: trace(
-        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 20), graphs=1),
-        block([step(), request(0, 1)], Run(1, 1, 20), replica=1, graphs=1),
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 20), graph=True),
+        block([step(), request(0, 1)], Run(1, 1, 20), replica=1, graph=True),
         strategy="CentralStorageStrategy",
     ),
     "a variable each other step": lambda: trace(
-        block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10), graphs=1),
-        block([step(), request(0), update(0)], Run(2, 2, 10), graphs=1),
+        block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10), graph=True),
+        block([step(), request(0), update(0)], Run(2, 2, 10), graph=True),
     ),
     "a variable that was not due yet": lambda: trace(
-        block([step(), request(0, 1), update(0, 1)], Run(1, 10, 5), graphs=1),
+        block([step(), request(0, 1), update(0, 1)], Run(1, 10, 5), graph=True),
         block(
-            [step(), request(0), update(0)], *(Run(2 + 10 * n, 1, 9) for n in range(5)), graphs=1
+            [step(), request(0), update(0)],
+            *(Run(2 + 10 * n, 1, 9) for n in range(5)),
+            graph=True,
         ),
     ),
     "a table that has both": lambda: trace(
@@ -536,16 +538,16 @@ SILENT: dict[str, Callable[[], Trace]] = {
     "the argument of a function that is called twice": lambda: traces.changed(
         traces.function_argument(),
         blocks=(
-            block([step(), request(0)], Run(1, 1, 12), graphs=1),
-            block([update(0)], Run(1, 1, 12, 2), is_step=False, graphs=1),
+            block([step(), request(0)], Run(1, 1, 12), graph=True),
+            block([update(0)], Run(1, 1, 12, 2), is_step=False, graph=True),
         ),
     ),
     "a variable that is updated directly": lambda: trace(
-        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graph=True),
         block([update(1)], is_step=False, total=3, outside=True),
     ),
     "an error ended the tracing": lambda: trace(
-        block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),
+        block([step(), request(0, 1), update(0, 1)], graph=True),
         graphs=(graph("train_step", idle=1, steps=0, failed=1),),
     ),
     "calls outside any step": traces.direct_calls,
@@ -679,8 +681,8 @@ def test_a_silence_is_three_times_as_long_as_any_before(gap: int, enough: int) -
         runs = [Run(1, 1, 10), Run(11 + gap, 1, 2)]
         steps = runs[-1].last + for_steps
         return trace(
-            block([step(), request(0), update(0)], Run(1, 1, steps), graphs=1),
-            block([update(1)], *runs, is_step=False, graphs=1),
+            block([step(), request(0), update(0)], Run(1, 1, steps), graph=True),
+            block([update(1)], *runs, is_step=False, graph=True),
         )
 
     assert not bad(silent(enough - 1), "updates-stopped")
@@ -692,8 +694,8 @@ def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
     def silent(for_steps: int) -> Trace:
         updates = Run(every, every, 8)
         return trace(
-            block([step(), request(0), update(0)], Run(1, 1, updates.last + for_steps), graphs=1),
-            block([update(1)], updates, is_step=False, graphs=1),
+            block([step(), request(0), update(0)], Run(1, 1, updates.last + for_steps), graph=True),
+            block([update(1)], updates, is_step=False, graph=True),
         )
 
     assert not bad(silent(3 * every), "updates-stopped")
@@ -784,11 +786,11 @@ def _updates(draw: st.DrawFn) -> tuple[Trace, list[list[dict[int, int]]]]:
     blocks = []
     counts: list[list[dict[int, int]]] = [[{}, {}], [{}, {}]]
     for replica in (0, 1):
-        blocks.append(block([step(), request(0, 1)], Run(1, 1, steps), replica=replica, graphs=1))
+        blocks.append(block([step(), request(0, 1)], Run(1, 1, steps), replica=replica, graph=True))
         for variable in (0, 1):
             for run in draw(st.lists(RUNS, max_size=3)):
                 blocks.append(
-                    block([update(variable)], run, replica=replica, is_step=False, graphs=1)
+                    block([update(variable)], run, replica=replica, is_step=False, graph=True)
                 )
                 for at in range(run.first, run.last + 1, run.stride):
                     of = counts[replica][variable]

@@ -41,7 +41,7 @@ def test_the_counts_are_those_of_each_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "line", "in_graph"),
+    ("names", "line", "graph"),
     [
         ("main.py fit loss.py", "loss.py", False),
         ("main.py fit GRAPH model.py apply", "main.py", True),
@@ -51,11 +51,11 @@ def test_the_counts_are_those_of_each_path() -> None:
         ("", None, False),
     ],
 )
-def test_the_origin_of_a_path(names: str, line: str | None, in_graph: bool) -> None:
+def test_the_origin_of_a_path(names: str, line: str | None, graph: bool) -> None:
     lines = tuple(
         Line(each, each * each.endswith(".py"), 0, each == "GRAPH") for each in names.split()
     )
     data = traces.changed(traces.eager(), lines=lines, paths=(tuple(range(len(lines))),)).data
     found, is_traced = data.origin(0)
-    assert (found and found.file, is_traced) == (line, in_graph)
+    assert (found and found.file, is_traced) == (line, graph)
     assert data.origin(None) == (None, False)

@@ -64,7 +64,6 @@ def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) 
                 ),
                 total=steps,
                 runs=(Run(1, 1, steps),),
-                graphs=1,
             )
             for replica in (0, 1)
         ),

@@ -107,8 +107,8 @@ def test_epochs_are_one_cycle(every: int) -> None:
 def test_a_block_for_each_variable_takes_no_longer() -> None:
     """As XLA makes them for the optimizers of Keras 2.11 and later."""
     ids = range(1000)
-    everyone = [block([step()], Run(1, 1, 900), graphs=1)]
-    everyone += [block([update(index)], Run(1, 1, 900), graphs=1, is_step=False) for index in ids]
+    everyone = [block([step()], Run(1, 1, 900), graph=True)]
+    everyone += [block([update(index)], Run(1, 1, 900), graph=True, is_step=False) for index in ids]
     trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(everyone), ())
     with at_most(800_000):
         text = render(trace)
@@ -118,7 +118,7 @@ def test_a_block_for_each_variable_takes_no_longer() -> None:
 
 def test_many_variables_on_many_replicas_take_no_longer() -> None:
     names = [f"layer_{number}/kernel" for number in range(1000)]
-    trace = traces.trained(names, Run(1, 1, 9), replicas=1000, graphs=1)
+    trace = traces.trained(names, Run(1, 1, 9), replicas=1000, graph=True)
     with at_most(2_000_000):
         text = render(trace)
     assert re.search(r"\nlayer_0/kernel +9,000 ", text)

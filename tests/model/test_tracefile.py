@@ -148,7 +148,7 @@ def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
         methods=(Method("apply", "step"), Method("update_step", "apply")),
         replicas=(Replica("", 0, "CPU:0"), Replica("", 1, "CPU:1")),
         blocks=tuple(
-            Block(0, replica, "graph", "f", True, entries, 14, (Run(1, 1, 10), Run(12, 2, 3)), 2, 1)
+            Block(0, replica, "graph", "f", True, entries, 14, (Run(1, 1, 10), Run(12, 2, 3)))
             for replica in (0, 1)
         ),
         calls=(called(1, (0, 1), tracing=2),),
@@ -161,7 +161,7 @@ def large(steps: int) -> TraceData:
     """A transformer of 1,000 variables on 8 replicas."""
     layer = "bert_model/encoder/layer_{}/attention/self_{}/query/kernel"
     names = [layer.format(number // 10, number % 10) for number in range(1000)]
-    return traces.trained(names, Run(1, 1, steps), replicas=8, graphs=2).data
+    return traces.trained(names, Run(1, 1, steps), replicas=8, graph=True).data
 
 
 @pytest.fixture

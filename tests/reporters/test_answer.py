@@ -71,7 +71,7 @@ def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
     ("trace", "expected"),
     [
         (
-            run(EAGER, block([step(), update(0)], Run(3, 1, 7), graphs=1), eager=2, tracing=1),
+            run(EAGER, block([step(), update(0)], Run(3, 1, 7), graph=True), eager=2, tracing=1),
             "update_step ran once a step: 9 executions in 9 steps. "
             "Its Python body was called 3 times: 2 eagerly, 1 while tracing 1 graph.",
         ),

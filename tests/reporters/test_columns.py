@@ -32,8 +32,8 @@ def loss_scaled() -> Trace:
         Line("Adam.apply"),
     )
     blocks = (
-        block([step(), request(0, 1)], Run(1, 1, 10), graphs=1),
-        block([update(0, 1)], Run(1, 1, 4), Run(6, 1, 5), is_step=False, graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, 10), graph=True),
+        block([update(0, 1)], Run(1, 1, 4), Run(6, 1, 5), is_step=False, graph=True),
     )
     paths = ((0, 1, 2), (0, 1, 2, 3))
     placed = [replace(each, path=n) for n, each in enumerate(blocks)]
@@ -130,8 +130,8 @@ def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected
 
 def test_steps_that_were_not_recorded_say_so() -> None:
     blocks = (
-        block([step(), request(0)], Run(1, 1, 4), Run(7, 1, 4), total=10, graphs=1),
-        block([update(0)], Run(1, 1, 4), Run(7, 1, 4), is_step=False, graphs=1),
+        block([step(), request(0)], Run(1, 1, 4), Run(7, 1, 4), total=10, graph=True),
+        block([update(0)], Run(1, 1, 4), Run(7, 1, 4), is_step=False, graph=True),
     )
     text = render(traces.keras3(("a",), blocks, ()), "step")
     assert re.search(r"\n5-6 .* 0   not recorded\n", text)
@@ -141,8 +141,8 @@ def test_steps_that_were_not_recorded_say_so() -> None:
 def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
     """An inner `apply` is a step entry of its own method, on one replica that ran 3 steps."""
     blocks = (
-        block([step(), step(), request(0), update(0)], Run(1, 1, 3), graphs=1),
-        block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graphs=1),
+        block([step(), step(), request(0), update(0)], Run(1, 1, 3), graph=True),
+        block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graph=True),
     )
     text = render(traces.keras3(("a",), blocks, ()))
     assert "\n3                    1       1        0   on 1 of 2 replicas" in text
@@ -151,8 +151,8 @@ def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
 def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
     work = [step(), request(0)]
     blocks = (
-        block(work, Run(1, 1, 40), graphs=1),
-        block([update(0)], Run(1, 1, 10), Run(12, 1, 29), is_step=False, graphs=1),
+        block(work, Run(1, 1, 40), graph=True),
+        block([update(0)], Run(1, 1, 10), Run(12, 1, 29), is_step=False, graph=True),
     )
     text = render(traces.keras3(("a",), blocks, ()), color=True)
     assert "\x1b[1;33m11 " in text

@@ -56,10 +56,10 @@ def counted(parts: list[tuple[int, int]], steps: int) -> list[int]:
 def test_cells_say_what_the_steps_count(ours: Any, others: Any, steps: int) -> None:
     """With each step counted by itself; two variables of one optimizer."""
     truth = {"a": counted(ours, steps), "b": counted(others, steps)}
-    work = [block([step()], Run(1, 1, steps), graphs=1)]
+    work = [block([step()], Run(1, 1, steps), graph=True)]
     for index, updates in enumerate(truth.values()):
         runs = fold((n, count) for n, count in enumerate(updates, 1) if count)
-        work.append(block([update(index)], *runs, is_step=False, graphs=1))
+        work.append(block([update(index)], *runs, is_step=False, graph=True))
     heat = heat_of(traces.keras3(("a", "b"), tuple(work), ()))
     assert heat.columns <= COLUMNS and (heat.columns - 1) * heat.size < steps
     for name, cells in heat.rows:
@@ -123,7 +123,7 @@ def test_why_a_cell_has_no_update(name: str, state: str, text: str) -> None:
 
 def test_odd_rows_come_first_and_others_are_counted() -> None:
     ids = range(1_000)
-    work = block([step(), request(*ids), update(*range(999))], Run(1, 1, 1_000_000), graphs=1)
+    work = block([step(), request(*ids), update(*range(999))], Run(1, 1, 1_000_000), graph=True)
     trace = traces.keras3([f"v{n}" for n in ids], (work,), ())
     heat = heat_of(trace)
     assert [name for name, _ in heat.rows] == ["v999", *(f"v{n}" for n in range(MAX_ROWS - 1))]
@@ -220,16 +220,16 @@ def test_the_policy_allows_the_style_alone() -> None:
 def irregular(variables: int, steps: int) -> Trace:
     """Each variable is updated at random."""
     dice = random.Random(3)
-    work = [block([step(), request(*range(variables))], Run(1, 1, steps), graphs=1)]
+    work = [block([step(), request(*range(variables))], Run(1, 1, steps), graph=True)]
     for index in range(variables):
         runs = fold((n, 1) for n in range(1, steps + 1) if dice.random() < 0.5)
-        work.append(block([update(index)], *runs, is_step=False, graphs=1))
+        work.append(block([update(index)], *runs, is_step=False, graph=True))
     return traces.keras3([f"encoder/layer_{n}/kernel" for n in range(variables)], tuple(work), ())
 
 
 def many_names() -> Trace:
     ids = range(10_000)
-    work = (block([step(), request(*ids), update(*ids)], Run(1, 1, 1_000), graphs=1),)
+    work = (block([step(), request(*ids), update(*ids)], Run(1, 1, 1_000), graph=True),)
     names = [f"{'層' * 300}{n}" for n in ids]
     return traces.keras3(names, work, (called(1, ids, tracing=1),), notes=("n" * 5_000,) * 999)
 

@@ -106,7 +106,7 @@ def of_callers(block: Block) -> list[Block]:
     replace = msgspec.structs.replace
     return [
         replace(block, path=0, total=block.total - of_second, runs=tuple(first)),
-        replace(block, path=1, total=of_second, runs=tuple(second), graphs=0, idle=0),
+        replace(block, path=1, total=of_second, runs=tuple(second)),
     ]
 
 
@@ -115,8 +115,8 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
     trace = traces.keras3(
         ("a",),
         (
-            block([step(), request(0)], Run(1, 1, 9801), graphs=1),
-            block([update(0)], *runs, is_step=False, graphs=1),
+            block([step(), request(0)], Run(1, 1, 9801), graph=True),
+            block([update(0)], *runs, is_step=False, graph=True),
         ),
         (called(1, (0,), tracing=1),),
     )
@@ -174,8 +174,8 @@ def test_a_million_steps_take_no_longer() -> None:
 def test_epochs_with_a_partial_batch_fold() -> None:
     full = tuple(Run(1 + 17 * epoch, 1, 16) for epoch in range(2000))
     blocks = (
-        block([step(), request(0), update(0)], *full, graphs=1),
-        block([step(), request(0)], Run(17, 17, 2000), graphs=1),
+        block([step(), request(0), update(0)], *full, graph=True),
+        block([step(), request(0)], Run(17, 17, 2000), graph=True),
     )
     with at_most(700_000):
         text = render(traces.keras3(("a",), blocks, ()), "step")

@@ -73,22 +73,19 @@ def block(
     replica: int = 0,
     root: int = 0,
     is_step: bool = True,
-    graphs: int = 0,
-    idle: int = 0,
+    graph: bool = False,
     total: int | None = None,
     outside: bool = False,
 ) -> Block:
     return Block(
         root=root,
         replica=replica,
-        context="graph" if graphs else "eager",
-        function="train_function" if graphs else "",
+        context="graph" if graph else "eager",
+        function="train_function" if graph else "",
         step=is_step,
         entries=tuple(entries),
         total=sum(run.total for run in runs) if total is None else total,
         runs=runs,
-        graphs=graphs,
-        idle=idle,
         outside=outside,
     )
 
@@ -128,15 +125,14 @@ def embedding_on_two_replicas() -> Trace:
             update(1, 2, 3, 4),
         )
         blocks += [
-            block([step(), *requests], Run(1, 1, 64), replica=replica, graphs=2, idle=1),
+            block([step(), *requests], Run(1, 1, 64), replica=replica, graph=True),
             block(
                 updates,
                 Run(1, 1, 32),
                 Run(34, 1, 31),
                 replica=replica,
                 is_step=False,
-                graphs=2,
-                idle=1,
+                graph=True,
             ),
         ]
         calls += [
@@ -160,13 +156,12 @@ def accumulation(steps: int = 64, every: int = 4) -> Trace:
     """Keras 3 Adam on one replica that applies every `every` steps; one graph never ran."""
     names = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
     blocks = (
-        block([step(), request(0, 1, 2, 3)], Run(1, 1, steps), graphs=2, idle=1),
+        block([step(), request(0, 1, 2, 3)], Run(1, 1, steps), graph=True),
         block(
             [update(0, 1, 2, 3)],
             Run(every, every, steps // every),
             is_step=False,
-            graphs=2,
-            idle=1,
+            graph=True,
         ),
     )
     graph = Graph(0, 0, "train_function", "", 2, 1, steps, 0)
@@ -179,8 +174,8 @@ def discarding() -> Trace:
     handed = [step(), request(0, 1, 2, 3)]
     thrown_away = [Run(first, 1, 3) for first in range(1, 65, 4)]
     blocks = (
-        block([*handed, update(0, 1, 2, 3, role="discarded")], *thrown_away, graphs=1),
-        block([*handed, update(0, 1, 2, 3)], Run(4, 4, 16), graphs=1),
+        block([*handed, update(0, 1, 2, 3, role="discarded")], *thrown_away, graph=True),
+        block([*handed, update(0, 1, 2, 3)], Run(4, 4, 16), graph=True),
     )
     trace = keras3(names, blocks, (called(1, range(4), tracing=2),))
     told = replace(trace.data.optimizers[0], settings={"gradient_accumulation_steps": 4})
@@ -192,7 +187,7 @@ def with_effects() -> Trace:
     work = [step(), request(0, 1), update(0, 1)]
     trace = keras3(
         ("dense/kernel", "dense/bias"),
-        (block(work, Run(1, 1, 10), graphs=1),),
+        (block(work, Run(1, 1, 10), graph=True),),
         (called(1, (0, 1), tracing=1),),
     )
     effects = (
@@ -215,7 +210,7 @@ def incomplete() -> Trace:
     work = [step(), request(0, 1), update(0, 1)]
     return keras3(
         ("dense/kernel", "dense/bias"),
-        (block(work, Run(1, 1, 40), Run(47, 1, 54), graphs=1, total=100),),
+        (block(work, Run(1, 1, 40), Run(47, 1, 54), graph=True, total=100),),
         (called(1, (0, 1), tracing=1),),
         notes=(
             "adam: 32 calls of 'train' are not counted, because the function was traced before the "
@@ -234,7 +229,7 @@ def no_steps() -> Trace:
 
 def never_ran() -> Trace:
     """A train step that was traced into a graph, and the graph never ran."""
-    blocks = (block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),)
+    blocks = (block([step(), request(0, 1), update(0, 1)], graph=True),)
     return keras3(("dense/kernel", "dense/bias"), blocks, (called(1, (0, 1), tracing=1),))
 
 
@@ -257,7 +252,7 @@ def hostile_names() -> Trace:
     work = [step(), request(*range(7)), update(*range(7))]
     return keras3(
         names,
-        (block(work, Run(1, 1, 3), graphs=1),),
+        (block(work, Run(1, 1, 3), graph=True),),
         (called(1, range(7), tracing=1),),
         "[link=x]\x07Adam",
     )
@@ -292,8 +287,8 @@ def two_optimizers() -> Trace:
     names = ("generator/kernel", "generator/bias", "discriminator/kernel")
     other = [step(1), request(2, optimizer=1), update(2, optimizer=1)]
     blocks = (
-        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10), graphs=1),
-        block(other, Run(1, 1, 30), root=1, graphs=1),
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10), graph=True),
+        block(other, Run(1, 1, 30), root=1, graph=True),
     )
     calls = (called(1, (0, 1), tracing=1), called(1, (2,), tracing=1, optimizer=1))
     return changed(keras3(names, blocks, ()), optimizers=both, calls=calls)
@@ -316,8 +311,8 @@ def facts() -> Trace:
     )
     other = [step(1), request(0, 2, optimizer=1), update(0, 2, optimizer=1)]
     blocks = (
-        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 24), graphs=1),
-        block(other, Run(1, 1, 12), root=1, graphs=1),
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 24), graph=True),
+        block(other, Run(1, 1, 12), root=1, graph=True),
     )
     return changed(
         keras3(names, blocks, ()),
@@ -346,7 +341,7 @@ def many_optimizers() -> Trace:
     for root in range(6):
         of = (2 * root, 2 * root + 1)
         work = [step(root), request(*of, optimizer=root), update(*of, optimizer=root)]
-        blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graphs=1))
+        blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graph=True))
         calls.append(called(1, of, tracing=1, optimizer=root))
     parts = [f"part_{number}/{part}" for number in range(6) for part in ("kernel", "bias")]
     trace = keras3(parts, tuple(blocks), ())
@@ -361,7 +356,7 @@ def many_variables() -> Trace:
     blocks, calls = [], []
     for replica in range(8):
         work = [step(), request(*ids), request(199, kind="none"), update(*ids)]
-        blocks.append(block(work, Run(1, 1, 1000), replica=replica, graphs=1))
+        blocks.append(block(work, Run(1, 1, 1000), replica=replica, graph=True))
         calls.append(called(1, ids, tracing=1, replica=replica))
     return changed(
         keras3(names, tuple(blocks), ()),
@@ -388,7 +383,7 @@ def uneven_replicas() -> Trace:
             [step(), request(0, 1), update(*((0, 1) if replica < 2 else (0, 1, 0, 1)))],
             Run(1, 1, 10 if replica < 2 else 8),
             replica=replica,
-            graphs=1,
+            graph=True,
         )
         for replica in range(4)
     ]
@@ -404,8 +399,8 @@ def uneven_replicas() -> Trace:
 def loss_scaled() -> Trace:
     """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
     blocks = (
-        block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
-        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, 8), graph=True),
+        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graph=True),
     )
     trace = keras3(("dense/kernel", "dense/bias"), blocks, ())
     (inner,) = trace.optimizers
@@ -419,10 +414,10 @@ def all_skipped() -> Trace:
     """40 steps in Keras 3 that a loss scale skipped; the first of two tracings made variables."""
     branch = [update(0, optimizer=1)]
     blocks = (
-        block([step(), request(0)], graphs=1, idle=1),
-        block([step(), request(0)], Run(1, 1, 40), graphs=1),
-        block(branch, is_step=False, graphs=1, idle=1),
-        block(branch, is_step=False, graphs=1, idle=1),
+        block([step(), request(0)], graph=True),
+        block([step(), request(0)], Run(1, 1, 40), graph=True),
+        block(branch, is_step=False, graph=True),
+        block(branch, is_step=False, graph=True),
     )
     made = keras3(("kernel",), blocks, (called(1, (0,), tracing=2, optimizer=1, root=0),))
     (inner,) = made.optimizers
@@ -458,7 +453,7 @@ def function_argument() -> Trace:
     """A `tf.function` that is traced once for two variables of one shape."""
     trace = keras3(
         ("v",),
-        (block([step(), request(0), update(0)], Run(1, 1, 12), graphs=1),),
+        (block([step(), request(0), update(0)], Run(1, 1, 12), graph=True),),
         (called(1, (0,), tracing=1),),
         "SGD",
     )
@@ -501,11 +496,10 @@ def several_callers() -> Trace:
     blocks, calls = [], []
     for replica in (0, 1):
         eagerly = block(work, Run(1, 1, 3), replica=replica)
-        first = block(work, Run(4, 1, 40), replica=replica, graphs=2, idle=1)
-        second = block(work, Run(44, 1, 20), replica=replica, graphs=1)
+        first = block(work, Run(4, 1, 40), replica=replica, graph=True)
+        second = block(work, Run(44, 1, 20), replica=replica, graph=True)
         for path, each in ((2, eagerly), (0, first), (1, second)):
-            graphs = each.graphs if path != 1 else 0  # they stand in the first of them
-            blocks.append(replace(each, path=path, graphs=graphs))
+            blocks.append(replace(each, path=path))
         calls += [
             called(0, (), tracing=2, kind=None, replica=replica, path=0),
             called(1, range(11), tracing=2, replica=replica, path=0),
@@ -536,10 +530,15 @@ def keras3(
 ) -> Trace:
     """One optimizer of Keras 3 with these blocks, on as many replicas as they name."""
     if blocks:
-        graphs = sum(each.graphs for each in blocks if each.step)
-        eagerly = sum(each.total for each in blocks if each.step and not each.graphs)
-        calls = (called(0, (), tracing=graphs, kind=None), *calls)
+        traced = sum(each.context == "graph" for each in blocks if each.step)
+        eagerly = sum(each.total for each in blocks if each.step and each.context == "eager")
+        calls = (called(0, (), tracing=traced, kind=None), *calls)
         calls = (called(0, (), eager=eagerly, kind=None), *calls)
+    ran: dict[int, int] = {}
+    for each in blocks:
+        if each.context == "graph":
+            ran[each.root] = max(ran.get(each.root, 0), each.total)
+    graphs = [Graph(root, 0, "train_function", "", 1, int(not n), n, 0) for root, n in ran.items()]
     calls = tuple(
         replace(each, context=context, total=each.total if each.context == context else 0)
         for each in calls
@@ -553,17 +552,18 @@ def keras3(
             replicas=replicas(1 + max((each.replica for each in blocks), default=0)),
             blocks=blocks,
             calls=calls,
+            graphs=tuple(graphs),
             notes=tuple(map(Note, notes)),
             environment=VERSIONS | {"strategy": ""},
         )
     )
 
 
-def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0) -> Trace:
+def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graph: bool = False) -> Trace:
     """Each of the variables is updated once in each step of these runs, on each replica."""
     ids = range(len(names))
     work = [step(), request(*ids), update(*ids)]
-    blocks = (block(work, *runs, replica=number, graphs=graphs) for number in range(replicas))
+    blocks = (block(work, *runs, replica=number, graph=graph) for number in range(replicas))
     return keras3(names, tuple(blocks), ())
 
 

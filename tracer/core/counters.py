@@ -4,7 +4,7 @@ Both use the same numbers of steps. A reader holds the lock, so every step that 
 is in its log; the backend sorts out what programs do meanwhile.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -105,10 +105,6 @@ class Counters:
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `effects.Logs`); None until somebody
         wants effects."""
-        self.graphs: Counter[CountedBlock] = Counter()
-        """How often each block was traced into a program of JAX or a `Session` graph."""
-        self.executed: set[CountedBlock] = set()
-        """The blocks of these whose program ran, perhaps with another outcome than theirs."""
         self._compared_from: dict[int, int] = {}
         """The first step with effects, by replica; the first of all for later replicas."""
         self.clocks: dict[int, Clock] = defaultdict(Clock)
@@ -177,9 +173,7 @@ class Counters:
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
-                    graphs = self.graphs[block]
-                    idle = 0 if log.total or block in self.executed else graphs
-                    blocks[block] = (block, log.reading(graphs, idle))
+                    blocks[block] = (block, log.reading())
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
             effects, first = {}, None
             if self.effects is not None:

@@ -33,7 +33,7 @@ class Logs:
     def read(self, replica: int, last: int) -> dict[Source, Reading]:
         """The observations on a replica in the steps up to `last`."""
         logs = self._logs[replica]
-        return {source: until(log.reading(0, 0), last) for source, log in logs.items()}
+        return {source: until(log.reading(), last) for source, log in logs.items()}
 
 
 def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:

@@ -38,8 +38,6 @@ class Reading(NamedTuple):
     """How often the block ran outside of steps, by the same flags."""
     lost: int = 0
     """How many more times the block ran, in steps that are lost."""
-    graphs: int = 0
-    idle: int = 0
 
     @property
     def total(self) -> int:
@@ -75,8 +73,6 @@ def since(reading: Reading, before: Reading, past: int) -> Reading:
         {flags: runs for flags, runs in later.items() if runs},
         {flags: count for flags, count in outside.items() if count},
         max(0, reading.lost - before.lost),
-        reading.graphs - before.graphs,
-        max(0, reading.idle - before.idle),
     )
 
 
@@ -129,15 +125,15 @@ class HostLog:
         runs[kept:] = tail
         self.total += 1
 
-    def reading(self, graphs: int, idle: int) -> Reading:
-        """The log so far; `graphs` hold the block, and `idle` of them never ran.
+    def reading(self) -> Reading:
+        """The log so far.
 
         >>> log = HostLog()
         >>> for stamp in (256, 512, 768, 1025, 1025, 2):
         ...     log.add(stamp)
-        >>> log.reading(1, 0)
+        >>> log.reading()
         Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
-1: [Run(first=4, stride=1, count=1, times=2)]}, outside={2: 1}, lost=0, graphs=1, idle=0)
+1: [Run(first=4, stride=1, count=1, times=2)]}, outside={2: 1}, lost=0)
         """
         runs = {
             flags: union(
@@ -148,4 +144,4 @@ class HostLog:
             )
             for flags, each in self._runs.items()
         }
-        return Reading(runs, dict(self._outside), self.lost, graphs, idle)
+        return Reading(runs, dict(self._outside), self.lost)

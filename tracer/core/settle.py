@@ -191,7 +191,6 @@ def _blocks(
 
     What was lost ran as the rest did.
     """
-    graphs, idle = reading.graphs, reading.idle
     lost = {0: lost_steps} if lost_steps else {}
     if reading.lost > lost_steps:
         placed = [flags for flags in reading.runs if flags or not key.step]
@@ -210,12 +209,9 @@ def _blocks(
             entries=_entries(_as_ran(sites, key.step and not flags, flags), methods),
             total=placed_total if inside else reading.outside[flags],
             runs=runs,
-            graphs=graphs,
-            idle=idle,
             outside=not inside,
             path=path_or_none(key.path),
         )
-        graphs = idle = 0
 
 
 def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:

@@ -208,10 +208,6 @@ class Block(msgspec.Struct, frozen=True):
     """The number of executions; always exact."""
     runs: tuple[Run, ...]
     """The steps of the executions; their sum is `total`, unless some steps are unknown."""
-    graphs: Natural = 0
-    """The number of graph tracings with this block."""
-    idle: Natural = 0
-    """The number of these graphs that never executed."""
     outside: bool = False
     """True if a direct call of an apply method ran the block outside of steps."""
     path: Natural | None = None

@@ -543,17 +543,16 @@ class Summary(Counts):
     def graphs(self, measure: Measure) -> tuple[int, int]:
         """The number of graph tracings of functions with counted entries, and how many never ran.
 
-        A graph of a Session is not traced: its blocks have the number.
+        A graph of a Session is not traced.
         """
-        blocks = [block for block in self.blocks if measure(block)]
-        functions = {f"{block.function}/" for block in blocks}  # or a branch inside the function
+        functions = {f"{block.function}/" for block in self.blocks if measure(block)}
         traced = [
-            (graph.tracings, graph.idle)
+            graph
             for graph in self.trace.graphs
             if graph.root == self.root
-            and any(name.startswith(f"{graph.function}/") for name in functions)
-        ] or [max(((block.graphs, block.idle) for block in blocks), default=(0, 0))]
-        return sum(number for number, _ in traced), sum(idle for _, idle in traced)
+            and any(name.startswith(f"{graph.function}/") for name in functions)  # or a branch
+        ]
+        return sum(graph.tracings for graph in traced), sum(graph.idle for graph in traced)
 
     @cached_property
     def idle_as_usual(self) -> bool:

@@ -161,7 +161,6 @@ class ProgramCounters(Counters):
         """Add the block of a newly traced op."""
         block = self.block_of(program, 0, KEPT)
         with self.lock:
-            self.graphs[block] += 1
             self.in_programs = True
             if not program.replicas:  # else the replicas of this process are not known yet
                 self.logs.setdefault(block, HostLog())  # listed even if it never runs
@@ -260,7 +259,6 @@ class ProgramCounters(Counters):
         log = program.logs.get(key)
         if log is None:
             block = self.block_of(program, *key)
-            self.executed.add(self.block_of(program, 0, KEPT))
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 

@@ -170,7 +170,6 @@ class GraphBlocks(backend.Blocks):
         The callback becomes a control input of the op that the method returned. So that op, which
         the program runs, and its name stay the same.
         """
-        self.counters.graphs[block] += 1
         around = None if call.parent is None else outermost(call).extra
         result = getattr(call.result, "op", call.result)
         runs = all(each.kind.name in ("legacy", "v1") for each in self._root.optimizers.all)

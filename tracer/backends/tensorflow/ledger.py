@@ -210,8 +210,6 @@ class _BlockCounter:
         self.key = key
         self.log = HostLog()
         self.journal = Journal(device, rows, self.log.add)
-        self.graphs = 0
-        self.idle = 0  # graphs that are gone and never ran
         self.use = Use(number, 0)
         self.lifetime: ref[Any] | None = None
 
@@ -219,7 +217,6 @@ class _BlockCounter:
         """Note that the graph is gone."""
         self.journal.drain()
         total = self.journal.written()
-        self.idle += self.use.ran(total) == 0
         self.use.released = total
         self.use = Use(self.use.number, total)
         self.lifetime = None
@@ -228,8 +225,7 @@ class _BlockCounter:
         """The steps in which it ran."""
         self.journal.drain()
         self.log.lost = self.journal.lost
-        idle = self.lifetime is not None and not self.use.ran(self.log.total + self.log.lost)
-        return self.log.reading(self.graphs, self.idle + idle)
+        return self.log.reading()
 
 
 class Ledger:
@@ -292,7 +288,6 @@ class Ledger:
         """
         with self._lock:
             block = self._take_block(key)
-            block.graphs += 1
             block.lifetime = ref(lifetime, lambda _: self._dropped.append(block))
         block.journal.write(stamp, after)
         return block.use
