@@ -94,32 +94,6 @@ def gan_with_two_passes_of_the_judge() -> None:
 
 
 @healthy
-def gan_that_clears_late() -> None:
-    def train(draw: Any, judge: Any, of_draw: Any, of_judge: Any) -> None:
-        fake = draw(torch.randn(4, 2))
-        of_draw.zero_grad()
-        judge(fake).mean().backward()
-        of_judge.zero_grad()
-        (judge(torch.randn(4, 3)) - judge(fake.detach())).mean().backward()
-        of_draw.step()
-        of_judge.step()
-
-    gan(train)
-
-
-@healthy
-def gan_without_detach() -> None:
-    def train(draw: Any, judge: Any, of_draw: Any, of_judge: Any) -> None:
-        for sign, optimizer in ((1, of_judge), (-1, of_draw)):
-            of_draw.zero_grad()
-            of_judge.zero_grad()
-            (sign * judge(draw(torch.randn(4, 2)))).mean().backward()
-            optimizer.step()
-
-    gan(train)
-
-
-@healthy
 def gan_with_one_optimizer() -> None:
     draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
     optimizer = SGD([*draw.parameters(), *judge.parameters()], 0.1)

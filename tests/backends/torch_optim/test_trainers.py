@@ -27,6 +27,18 @@ def layers() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
 
 
+def fitted(module: Any, folder: Path, **options: Any) -> Any:
+    """The recording of two epochs by Lightning."""
+    import lightning
+
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options |= {"accelerator": "cpu", "default_root_dir": folder, **dict.fromkeys(quiet, False)}
+    trainer = lightning.Trainer(max_epochs=2, **options)
+    with tracer.record() as recording:
+        trainer.fit(module, DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=4))
+    return recording
+
+
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_lightning(accumulate: int, tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
@@ -44,19 +56,7 @@ def test_lightning(accumulate: int, tmp_path: Path) -> None:
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
     module = Module()
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        devices=1,
-        accumulate_grad_batches=accumulate,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    with tracer.record() as recording:
-        trainer.fit(module, DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=4))
+    recording = fitted(module, tmp_path, devices=1, accumulate_grad_batches=accumulate)
     steps = {1: 12, 4: 4}[accumulate]  # of 6 batches in an epoch Lightning steps at its end, too
     assert readings(list(module.parameters())) == [steps] * 4
     trace = recording.trace()
@@ -86,20 +86,9 @@ def test_lightning_with_two_optimizers(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return Odometer(self.net.parameters()), Odometer(self.other.parameters())
 
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
     module = Module()
-    with tracer.record() as recording:
-        trainer.fit(module, DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=4))
-    trace = recording.trace()
-    steps = trainer.global_step
+    trace = fitted(module, tmp_path).trace()
+    steps = module.trainer.global_step
     assert sum(readings(list(module.net.parameters()))) == 4 * steps // 2
     assert not trace.findings()
     said = f"2 optimizers: {steps} steps and {4 * steps} updates in all."

@@ -95,12 +95,11 @@ class FreezeMonitor(Collector):
         """Add the parameters that get gradients and that nobody updates."""
         if index != record.root:
             return record
-        lost = [each for each in self._not_passed() if each.late is not None]
-        alive = [each.reference() for each in lost]
         found = tuple(
             each.record.name
-            for each, own in zip(lost, alive, strict=True)
-            if own is None or own._version == each.late
+            for each in self._not_passed()
+            if each.late is not None
+            and getattr(each.reference(), "_version", each.late) == each.late
         )
         return super().snapshot(index, replace(record, never_passed=found))
 

@@ -208,11 +208,10 @@ def _backward(*given: Any, **named: Any) -> Any:
     _passes.under_way.add(thread)
     try:
         monitors = [m for m in list(_passes.monitors) if m.thread == thread and not m.rests]
-        if not monitors:
-            return _BACKWARD.original(*given, **named)
         _notify(monitors, "pass_begins")
         result = _BACKWARD.original(*given, **named)
-        _notify(monitors, "pass_ends", _passes.paths.above(sys._getframe(1)))
+        if monitors:
+            _notify(monitors, "pass_ends", _passes.paths.above(sys._getframe(1)))
         return result
     finally:
         _passes.under_way.discard(thread)
