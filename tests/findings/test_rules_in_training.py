@@ -487,7 +487,7 @@ def test_what_comes_of_a_scale_that_falls(bad_steps: int) -> None:
     train(tf.constant(0.0))  # the gradient of a loss of which nothing is left
     assert (scale == 0) == (bad_steps == 150) == bool(np.isnan(kernel.numpy()).all())
     fallen = f"has fallen to {scale:g}: at 0, a finite gradient makes the weights NaN."
-    assert ("to 16." if bad_steps == 15 else fallen) in finding.text
+    assert ("in a row." if bad_steps == 15 else fallen) in finding.text
 
 
 def a_program_that_skips() -> Any:
