@@ -12,79 +12,48 @@ import tracer
 pytestmark = pytest.mark.wide(rest="sweep")
 
 
-# Variables as arguments.
+@pytest.mark.parametrize(
+    ("how", "shown"),
+    [("called", (3, 2)), ("in a function", (2, 4)), ("beside a closure", (2, 2))],
+)
+def test_variables_as_arguments(
+    kind: str, optimizer: Any, how: str, shown: tuple[int, int]
+) -> None:
+    """One graph serves two variables of one shape: which one was updated Python cannot know.
 
-
-def argument_variables(kind: str, optimizer: Any) -> dict[str, Any]:
-    """Two variables of one shape, `a` and `b`, that the optimizer knows."""
+    A variable that the function closes over keeps its name beside one that is an argument.
+    """
+    tracer.wrap(optimizer)
     variables = {name: tf.Variable(tf.zeros((2, 2)), name=name) for name in "ab"}
     if kind in ("keras2", "keras3"):
         optimizer.build(list(variables.values()))
-    return variables
-
-
-def test_variables_as_arguments(kind: str, optimizer: Any) -> None:
-    """One graph serves `a` and `b`: which of them was updated cannot be known from Python."""
-    tracer.wrap(optimizer)
-    variables = argument_variables(kind, optimizer)
+    one, a, b = tf.ones((2, 2)), *variables.values()
+    closed = [(one, a)] if how == "beside a closure" else []
 
     @tf.function
     def apply(g: Any, v: Any) -> None:
-        optimizer.apply_gradients([(g, v)])
-
-    for label in "aabab":
-        apply(tf.ones((2, 2)), variables[label])
-    assert readings(variables) == {"a": Reading(3), "b": Reading(2)}
-    assert apply.experimental_get_tracing_count() <= 2
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 5
-    assert trace.updates(variable="argument v") == 5
-    assert [each.argument for each in trace.variables if each.name == "argument v"] == [True]
-    assert counted(trace, variables["a"]) == counted(trace, variables["b"]) == Reading(0)
-    assert any("argument" in note for note in trace.notes)
-
-    optimizer.apply_gradients([(tf.ones((2, 2)), variables["b"])])
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["b"]) == Reading(1)
-    assert trace.updates(variable="argument v") == 5
-
-
-def test_arguments_of_an_inner_function(kind: str, optimizer: Any) -> None:
-    """An outer function that calls the function with one variable and then with the other."""
-    tracer.wrap(optimizer)
-    variables = argument_variables(kind, optimizer)
-
-    @tf.function
-    def apply(g: Any, v: Any) -> None:
-        optimizer.apply_gradients([(g, v)])
+        optimizer.apply_gradients([(g, v), *closed])
 
     @tf.function
     def outer() -> None:
-        apply(tf.ones((2, 2)), variables["a"])
-        apply(tf.ones((2, 2)), variables["b"])
-        apply(tf.ones((2, 2)), variables["b"])
+        for each in (a, b, b):
+            apply(one, each)
 
-    outer()
-    outer()
-    assert readings(variables) == {"a": Reading(2), "b": Reading(4)}
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == trace.updates(variable="argument v") == 6
-    assert [counted(trace, variable) for variable in variables.values()] == [Reading(0)] * 2
-
-
-def test_closures_beside_arguments(kind: str, optimizer: Any) -> None:
-    """A variable that the function closes over keeps its name beside one that is an argument."""
-    tracer.wrap(optimizer)
-    variables = argument_variables(kind, optimizer)
-
-    @tf.function
-    def apply(g: Any, v: Any) -> None:
-        optimizer.apply_gradients([(g, v), (g, variables["a"])])
-
-    apply(tf.ones((2, 2)), variables["b"])
-    apply(tf.ones((2, 2)), variables["b"])
-    assert readings(variables) == {"a": Reading(2), "b": Reading(2)}
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["a"]) == Reading(2)
-    assert counted(trace, variables["b"]) == Reading(0)
-    assert trace.updates(variable="argument v") == 2
+    if how == "in a function":
+        outer()
+        outer()
+    else:
+        for each in (b, b) if closed else (a, a, b, a, b):
+            apply(one, each)
+        assert apply.experimental_get_tracing_count() <= 2
+    assert readings(variables) == dict(zip("ab", map(Reading, shown), strict=True))
+    for more in (0, 1):
+        trace = tracer.trace_of(optimizer)
+        assert trace.updates() == sum(shown) + more
+        assert trace.updates(variable="argument v") == sum(shown) - 2 * len(closed)
+        assert [each.argument for each in trace.variables if each.name == "argument v"] == [True]
+        assert counted(trace, a) == Reading(2 * len(closed))
+        assert counted(trace, b) == Reading(more)
+        assert any("argument" in note for note in trace.notes)
+        if not more:
+            optimizer.apply_gradients([(one, b)])

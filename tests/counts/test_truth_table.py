@@ -111,6 +111,8 @@ class Way:
     """Override `apply_gradients` to call the inherited one twice."""
     direct: bool = False
     """Call `apply`, which Keras 3 has, not `apply_gradients`."""
+    compiled: bool = False
+    """Compile functions by XLA."""
     session: bool = False
     """Build a v1 graph and run it in a session."""
     reference: bool = False
@@ -225,6 +227,10 @@ class Rig:
             self.apply(*labels, **arguments)
         else:
             self.strategy.run(self.apply, labels, arguments)
+
+    def function(self, function: Any) -> Any:
+        """A `tf.function`, as the way has it."""
+        return tf.function(function, jit_compile=self.way.compiled or None)
 
     # The account of it.
 
@@ -431,9 +437,10 @@ def eager(rig: Rig) -> None:
 @way("mirrored 3: function", strategy="mirrored 3")
 @way("hierarchical copy: function", strategy="hierarchical copy")
 @way("default reduction: function", strategy="default reduction")
+@way("XLA", compiled=True)
+@way("mirrored 2: XLA", strategy="mirrored 2", compiled=True)
 def function(rig: Rig) -> None:
-    step = tf.function(rig.run)
-    rig.do(*[step] * 4)
+    rig.do(*[rig.function(rig.run)] * 4)
 
 
 @way("apply, not apply_gradients", direct=True)
@@ -526,9 +533,9 @@ def retraces(rig: Rig) -> None:
 
 @way("while loop")
 @way("mirrored 2: while loop", strategy="mirrored 2")
+@way("XLA while loop", compiled=True)
 def while_loop(rig: Rig) -> None:
-
-    @tf.function
+    @rig.function
     def steps(number: Any) -> None:
         for _ in tf.range(number):
             rig.run()
@@ -541,7 +548,6 @@ def while_loop(rig: Rig) -> None:
 @way("cond around it")
 @way("mirrored 2: cond around strategy.run", strategy="mirrored 2")
 def cond_around(rig: Rig) -> None:
-
     @tf.function
     def step(index: Any) -> None:
         if index % 3 == 0:
@@ -581,26 +587,6 @@ def cond_of_subsets(rig: Rig) -> None:
     for index in range(5):
         step(tf.constant(index))
         rig.did({"twin": DENSE} if index % 2 else {"table": SPARSE, "kernel": DENSE})
-
-
-@way("XLA")
-@way("mirrored 2: XLA", strategy="mirrored 2")
-def xla(rig: Rig) -> None:
-    step = tf.function(rig.run, jit_compile=True)
-    rig.do(*[step] * 3)
-
-
-@way("XLA while loop")
-def xla_while_loop(rig: Rig) -> None:
-
-    @tf.function(jit_compile=True)
-    def steps(number: Any) -> None:
-        for _ in tf.range(number):
-            rig.run()
-
-    for number in (2, 3):
-        steps(tf.constant(number))
-        rig.did(*[ALL] * number)
 
 
 @way("minimize a callable")
@@ -688,18 +674,13 @@ def loss_scale_eager(rig: Rig) -> None:
 @way("one device: loss scale", wrapper="loss scale", strategy="one device")
 @way("mirrored 2: loss scale", wrapper="loss scale", strategy="mirrored 2")
 @way("mirrored 3: loss scale", wrapper="loss scale", strategy="mirrored 3")
+@way("loss scale, XLA", wrapper="loss scale", compiled=True)
 def loss_scale(rig: Rig) -> None:
-    scaling(rig, tf.function(lambda factor: rig.run(factor=factor)))
-
-
-@way("loss scale, XLA", wrapper="loss scale")
-def loss_scale_xla(rig: Rig) -> None:
-    scaling(rig, tf.function(lambda factor: rig.run(factor=factor), jit_compile=True))
+    scaling(rig, rig.function(lambda factor: rig.run(factor=factor)))
 
 
 @way("loss scale, while loop", wrapper="loss scale")
 def loss_scale_loop(rig: Rig) -> None:
-
     @tf.function
     def steps(factors: Any) -> None:
         for factor in factors:

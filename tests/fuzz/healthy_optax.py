@@ -5,16 +5,15 @@ so nothing may be said of any. None wraps anything.
 """
 
 import random
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from fuzz.healthy import main, said
 
 import tracer
-from tracer.model.trace import Trace
 
 STEPS = 8
 PARAMS = {
@@ -141,19 +140,10 @@ def check(seed: int) -> list[str]:
     program = drawn(seed)
     with tracer.record() as recording:
         made = run(program)
-    trace: Trace = recording.trace()
-    said = [f"{f.severity}[{f.code}]: {f.text}" for f in trace.findings() if f.severity != "info"]
-    steps = sum(trace.steps_by_replica().values())
-    said += [] if steps == made else [f"{steps} steps counted, {made} made"]
-    return said + ([] if trace.complete else list(trace.notes))
+    found = said(recording.trace(), made)
+    jax.clear_caches()
+    return found
 
 
 if __name__ == "__main__":
-    first, last = map(int, sys.argv[1:] or ("0", "200"))
-    wrong: dict[int, list[str]] = {}
-    for seed in range(first, last):
-        if said := check(seed):
-            wrong[seed] = said
-            print(drawn(seed), *said, sep="\n  ", flush=True)
-        jax.clear_caches()
-    print(f"{last - first} programs, {len(wrong)} with anything said")
+    main(drawn, check)

@@ -8,16 +8,15 @@ may be said of any.
 import copy
 import io
 import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from fuzz.healthy import main, said
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
 import tracer
-from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 BATCHES, EPOCHS = 8, 3
@@ -323,16 +322,8 @@ def check(seed: int) -> list[str]:
     effects = seed % 2 == 1 and program.optimizer != "lbfgs"  # which comes to an end
     with tracer.record(effects=effects) as recording:
         run = Run(program)
-    trace: Trace = recording.trace()
-    said = [f"{f.severity}[{f.code}]: {f.text}" for f in trace.findings() if f.severity != "info"]
-    steps = sum(trace.steps_by_replica().values())
-    said += [] if steps == run.steps else [f"{steps} steps counted, {run.steps} made"]
-    return said + ([] if trace.complete else list(trace.notes))
+    return said(recording.trace(), run.steps)
 
 
 if __name__ == "__main__":
-    first, last = map(int, sys.argv[1:] or ("0", "300"))
-    wrong = {seed: said for seed in range(first, last) if (said := check(seed))}
-    for seed, said in wrong.items():
-        print(drawn(seed), *said, sep="\n  ")
-    print(f"{last - first} programs, {len(wrong)} with anything said")
+    main(drawn, check)
