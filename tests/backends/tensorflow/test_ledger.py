@@ -202,26 +202,6 @@ def test_reading_while_a_graph_runs_is_never_torn() -> None:
         thread.join()
 
 
-def test_a_counter_serves_again_when_its_graph_is_gone() -> None:
-    book = Ledger("/cpu:0", 0)
-
-    def trace_and_run(runs: int) -> None:
-        @tf.function(autograph=False)
-        def function() -> None:
-            graph = tf.compat.v1.get_default_graph()
-            book.count("same", graph, book.begin_step(tf.constant(0, tf.int64)))
-
-        function.get_concrete_function()
-        for _ in range(runs):
-            function()
-
-    for runs in (1, 0, 2):
-        trace_and_run(runs)
-        gc.collect()
-    ((_, reading),) = book.read(3)
-    assert reading.total == 3
-
-
 def test_no_step_is_lost_when_many_graphs_share_counters() -> None:
     """Counters that serve again do so in any order, so that nearly each graph ends a run."""
     book = Ledger("/cpu:0", 0, rows=8)

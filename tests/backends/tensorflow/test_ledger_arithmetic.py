@@ -234,20 +234,6 @@ def run(machine: Machine, program: Sequence[Step], look_at: Sequence[int] = ()) 
     return ""
 
 
-def assert_never_wrong(rows: int, programs: Iterable[Sequence[Step]]) -> None:
-    """Hold all programs, and show how many are wrong, and the shortest of them."""
-    wrong: list[tuple[int, str, Sequence[Step]]] = []
-    count = 0
-    for program in programs:
-        count += 1
-        if text := run(Machine(rows), program):
-            wrong.append((len(program), text, program))
-    assert count
-    if wrong:
-        _, text, program = min(wrong, key=lambda each: each[0])
-        pytest.fail(f"{len(wrong)} of {count} programs with {rows} rows: {text}; {program}")
-
-
 def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRequest) -> None:
     """The ops above do what TensorFlow's do."""
     program = [
@@ -263,20 +249,6 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRe
     assert not run(by_numpy, program)
     assert isinstance(by_numpy.counters["a"].variables()[0], Variable)
     assert by_numpy.read() == expected
-
-
-@pytest.mark.usefixtures("in_numpy")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_every_enclosing_step(rows: int) -> None:
-    """Each step has a part that also runs alone, before it, and steps overlap."""
-    kinds = [
-        Step("a"),
-        Step("a", "b"),
-        Step("a", "", "b"),
-        Step("a", "b", overlaps=True),
-        Step("b", "", "", overlaps=True),
-    ]
-    assert_never_wrong(rows, itertools.product(kinds, repeat=4))
 
 
 @pytest.mark.usefixtures("in_numpy")
@@ -350,24 +322,3 @@ def test_every_order_of_writes_and_readings(rows: int) -> None:
         assert len(found) + journal.lost == 30
         lost += journal.lost
     assert (lost > 0) == (rows < 30)
-
-
-@pytest.mark.usefixtures("in_numpy")
-def test_nothing_is_lost_in_time() -> None:
-    """If it is read before its ring is full, the ledger knows the steps of all."""
-    chance = random.Random(1)
-    for _ in range(200):
-        machine, truth = Machine(8), Truth()
-        for step in range(1, 31):
-            own, inside = machine.begin()
-            name = chance.choice("abc")
-            if chance.random() < 0.5:
-                machine.count("part", inside)
-                truth.steps["part"][step, WITHIN] += 1
-            machine.count(name, own)
-            truth.steps[name][step, 0] += 1
-            if step % 4 == 0:  # of two rows each at most
-                machine.read()
-        _, said = machine.read()
-        assert not truth.wrong(said)
-        assert not any(each.lost for each in said.values())

@@ -32,10 +32,10 @@ from tensorflow.python.trackable import data_structures
 
 from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_from
-from tracer.core.instances import instances
 from tracer.core.late_wrap import SESSION_GRAPH
 
 EagerTensor = ops.EagerTensor
+Graph = ops.Graph
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 IndexedSlices = indexed_slices.IndexedSlices
@@ -103,9 +103,7 @@ def update_replica_id() -> int | None:
     """
     # `get_update_replica_id()`, which raises and catches an error outside an update.
     number = distribute_lib._update_replica_id.__dict__.get("current")
-    if number is None or isinstance(number, int):
-        return number
-    return 0
+    return number if number is None or isinstance(number, int) else 0
 
 
 def surroundings() -> Surroundings:
@@ -354,9 +352,3 @@ def function_name(graph: Any) -> str:
     if not isinstance(graph, FuncGraph):
         return SESSION_GRAPH
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
-
-
-def session_graphs_alive() -> list[Any]:
-    """Every living graph of a Session that has ops; this searches all objects."""
-    graphs = instances([ops.Graph])
-    return [each for each in graphs if not isinstance(each, FuncGraph) and each.get_operations()]

@@ -31,6 +31,7 @@ from tracer.backends.tensorflow.functions import (
 )
 from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
 from tracer.core import late_wrap
+from tracer.core.instances import instances
 from tracer.core.late_wrap import Late
 from tracer.core.reachable import held_by, reachable
 from tracer.core.registry import bindings
@@ -173,7 +174,9 @@ def _session_graphs(late: Late) -> list[Any]:
     """
     kind, graphs = late.kind.name, list[Any]()
     if kind == "v1" or (kind == "legacy" and late.own_steps):
-        graphs = compat.session_graphs_alive()
+        graphs = [
+            each for each in instances([compat.Graph]) if not isinstance(each, compat.FuncGraph)
+        ]
     elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]

@@ -162,9 +162,8 @@ def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Ste
 
 def current_place() -> Place:
     """The place of calls that this thread makes now."""
-    return EAGER if compat.in_eager() else _place_of(compat.current_graph())
-
-
-def _place_of(graph: Any) -> Place:
+    if compat.in_eager():
+        return EAGER
+    graph = compat.current_graph()
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
     return Place(graph, branch, compat.called_graph(graph))
