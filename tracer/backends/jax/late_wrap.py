@@ -80,8 +80,15 @@ def functions_with(optimizer: Any) -> dict[Any, int]:
     return {
         function: traces
         for function, traces in compat.traced_functions().items()
-        if _holds(function, optimizer)
+        if not _is_of_jax(function) and _holds(function, optimizer)
     }
+
+
+def _is_of_jax(function: Any) -> bool:
+    """True for a function of `jax.numpy`, or one that binds a primitive: it holds no optimizer."""
+    module = str(getattr(function, "__module__", ""))
+    is_plain = not getattr(function, "__closure__", True)
+    return module == "jax._src.dispatch" or (is_plain and module.startswith("jax."))
 
 
 def forget(functions: Mapping[Any, int]) -> None:
