@@ -46,10 +46,10 @@ class VariableTable(backend.Variables):
         if known is None:
             known = super().index(own, graph)
         if variable is not own and known not in self._named and _is_keras3(variable):
+            path = str(variable.path)  # code of the program, perhaps
             with self._lock:
                 self._named.add(known)
-                row = msgspec.structs.replace(self._plain[known], name=str(variable.path))
-                self._plain[known] = row
+                self._plain[known] = msgspec.structs.replace(self._plain[known], name=path)
         return known
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
