@@ -74,37 +74,30 @@ def optimizer_renewed(healthy: bool) -> None:
         step(optimizer, model)
 
 
-@rule
-def no_gradient(healthy: bool) -> None:
+def detached(in_steps: range) -> None:
+    """12 steps, in some of which the first layer is cut off."""
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(3):
+    for number in range(12):
         optimizer.zero_grad()
         hidden = model[0](torch.ones(4, 3))
-        model[1](hidden if healthy else hidden.detach()).mean().backward()
+        model[1](hidden.detach() if number in in_steps else hidden).mean().backward()
         optimizer.step()
+
+
+@rule
+def no_gradient(healthy: bool) -> None:
+    detached(range(0 if healthy else 12))
 
 
 @rule
 def updates_stopped(healthy: bool) -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for number in range(12):
-        optimizer.zero_grad()
-        hidden = model[0](torch.ones(4, 3))
-        model[1](hidden if healthy or number < 4 else hidden.detach()).mean().backward()
-        optimizer.step()
+    detached(range(12 if healthy else 4, 12))
 
 
 @twin("no-gradient", "had no gradient (None) in", others=None)
 def gradient_missing(healthy: bool) -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for number in range(12):
-        optimizer.zero_grad()
-        hidden = model[0](torch.ones(4, 3))
-        model[1](hidden if healthy or number % 2 else hidden.detach()).mean().backward()
-        optimizer.step()
+    detached(range(0, 0 if healthy else 12, 2))
 
 
 @rule
