@@ -416,7 +416,7 @@ PROGRAMS = {
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
-    ["keras 3", "session", pytest.param("raises in the optimizer", marks=pytest.mark.sweep)],
+    ["keras 3", "session"],
 )
 def test_training(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(PROGRAMS[name])

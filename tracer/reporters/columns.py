@@ -326,7 +326,7 @@ def _by_variable(summary: Summary) -> _Made:
         ),
         (
             summary.effects,
-            "(unchanged: steps that changed no bit of it, skipped steps included; NaN/inf: steps "
+            "(unchanged: steps that left every bit as it was, skipped steps too; NaN/inf: steps "
             "after which it held NaN or inf)",
         ),
     )
@@ -435,8 +435,10 @@ def _by_step(summary: Summary) -> _Made:
         }
         rows.append(_step(steps, values, requests, summary, why))
     copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
-    of_each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
-    below = f"(unchanged, NaN/inf: how many {noun} were so after the step{of_each})"
+    on_each = f", on each {copy}" if len(summary.replicas) > 1 else ""
+    below = (
+        f"(unchanged: {noun} that the step left as they were{on_each}; NaN/inf: with NaN or inf)"
+    )
     return rows, [below] if summary.effects else []
 
 
