@@ -1,4 +1,4 @@
-"""The parts of TensorFlow that other modules use; see `functions` and `writes` for the rest.
+"""The parts of TensorFlow that other modules use; see `functions` for the rest.
 
 Importing this module imports TensorFlow.
 
