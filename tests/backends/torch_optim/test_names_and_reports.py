@@ -246,11 +246,11 @@ def test_each_assertion() -> None:
         step()
     with tracer.assert_updates(variable=model, total=1):
         step()
-    of_two = pytest.raises(AssertionError, match="updates of weight, bias: expected 2, got 1")
+    of_two = pytest.raises(AssertionError, match="updates of weight and bias: expected 2, got 1")
     with of_two, tracer.assert_updates(variable=model, total=2):
         step()
     other = torch.nn.Linear(2, 1)
-    not_passed = pytest.raises(AssertionError, match="of weight, bias: expected 1, but no such")
+    not_passed = pytest.raises(AssertionError, match="of weight and bias: expected 1, but no such")
     with not_passed, tracer.assert_updates(variable=other, total=1):
         step()
     with tracer.assert_never_updated(model.bias), tracer.assert_never_updated("bias"):

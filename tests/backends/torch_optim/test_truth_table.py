@@ -950,6 +950,23 @@ def test_a_custom_step_that_does_not_look_like_one(make: Callable[..., Any]) -> 
     assert not trace.complete and "has a custom step" in trace.notes[0]
 
 
+def test_a_method_that_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To an optimizer one that no step calls; to a class of PyTorch one that updates less."""
+    for name, options in (("zero_grad", {"fused": True}), ("_init_group", {"foreach": False})):
+        parameters = zeros()
+        optimizer = torch.optim.SGD(parameters, lr=1.0, maximize=True, **options)
+        if name == "zero_grad":
+            optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)
+        else:
+            monkeypatch.setattr(torch.optim.SGD, name, only_the_first)
+        tracer.wrap(optimizer)
+        give(parameters)
+        optimizer.step()
+        updates = 3 if name == "zero_grad" else 1
+        assert sum(readings(parameters)) == updates
+        assert tracer.trace_of(optimizer).complete == (updates == 3)
+
+
 def test_an_inner_step_that_raises_after_it_updated() -> None:
     class Failing(Odometer):
         def step(self, closure: Any = None) -> Any:

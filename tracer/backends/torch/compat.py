@@ -46,7 +46,6 @@ __all__ = [
     "hooks_before",
     "is_capturing",
     "is_elsewhere",
-    "is_flattened",
     "is_lazy",
     "is_loose_tensor",
     "is_of_scheduler",
@@ -213,11 +212,12 @@ def steps_by_itself(optimizer: Any) -> bool:
     bases = type(optimizer).__mro__
     own = [base for base in bases if not (base is object or _is_theirs(base.__module__))]
     theirs = {name for base in bases if base not in own for name in vars(base)}
-    assigned = {name: value for name, value in vars(optimizer).items() if name != "step"}
+    members = [(base in own, *member) for base in bases for member in vars(base).items()]
+    members += [(True, *member) for member in vars(optimizer).items() if member[0][0] == "_"]
     return any(
         name in theirs and not name.startswith("__") and _is_own(value)
-        for members in (*map(vars, own), assigned)
-        for name, value in members.items()
+        for is_own, name, value in members
+        if is_own or isinstance(value, FunctionType)  # assigned to a class of PyTorch
     )
 
 
@@ -232,8 +232,9 @@ def _is_own(method: Any) -> bool:
 
 
 def _is_theirs(module: Any) -> bool:
-    """True for a module of PyTorch, and for those of the classes that any class may derive from."""
-    return str(module).partition(".")[0] in ("torch", "abc", "typing")
+    """True for a module of PyTorch, of decorators that it uses, and of bases of any class."""
+    modules = ("torch", "abc", "typing", "typing_extensions", "contextlib", "functools", "warnings")
+    return str(module).partition(".")[0] in modules
 
 
 def delegates(optimizer: Any) -> bool:
@@ -301,7 +302,7 @@ def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
     """
     handle: Any = vars(module).get("_handle")
     flat: Any = getattr(handle, "flat_param", None)
-    if is_flattened(flat) and handle.uses_sharded_strategy:
+    if getattr(flat, "_fsdp_flattened", False) and handle.uses_sharded_strategy:
         own, shapes = flat._params, flat._shapes
         if own is None:  # without `use_orig_params`
             own, shapes = [flat], [flat._unpadded_unsharded_size]
@@ -324,17 +325,13 @@ def replaced_in(module: Any) -> Iterator[tuple[Any, Any]]:
             yield vars(place.module)["_parameters"][place.param_name], each.sharded_param
 
 
-def is_flattened(parameter: Any) -> bool:
-    """True for a parameter of `flattened_in` (`torch/distributed/fsdp/_common_utils.py`)."""
-    return getattr(parameter, "_fsdp_flattened", False) is True
-
-
 def is_elsewhere(parameter: Any) -> bool:
     """True if other ranks hold all elements of a `FullyShardedDataParallel` parameter.
 
-    Then it never has a gradient here (`FlatParamHandle._use_sharded_grad_views`).
+    Then it never has a gradient here (`FlatParamHandle._use_sharded_grad_views`). The mark is from
+    `torch/distributed/fsdp/_common_utils.py`.
     """
-    return is_flattened(parameter) and not parameter.numel()
+    return getattr(parameter, "_fsdp_flattened", False) is True and not parameter.numel()
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:

@@ -125,8 +125,7 @@ def note_compiled(key: int) -> int:
 
 def notes_on_compiled() -> list[str]:
     """The notes for all living optimizers: a program compiled earlier may run again."""
-    alive = list(_compiled.values())
-    return [_COMPILED.format(name=type(optimizer).__name__) for optimizer in alive]
+    return [_COMPILED.format(name=type(each).__name__) for each in list(_compiled.values())]
 
 
 # When the hooks are in place.

@@ -217,11 +217,9 @@ class StepCounter:
 
     def _under_way(self, known: tuple[int, int]) -> Step | None:
         """The innermost step under way of this optimizer in the frame `known`."""
-        for call in reversed(self.recorder.calls_under_way.stack()):
-            own = isinstance(call, Step) and call.counter is self and call.method is STEP
-            if own and call.python == known:
-                return call  # type: ignore[return-value]
-        return None
+        stack = reversed(self.recorder.calls_under_way.stack())
+        own = (call for call in stack if isinstance(call, Step) and call.counter is self)
+        return next((call for call in own if call.method is STEP and call.python == known), None)
 
     def _look(self, call: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
         """Find the requests and updates of a step that has ended; returns the sites of the updates.
