@@ -12,7 +12,7 @@ LIMITS = {
     "report": 16,
     "page": 18,
     "check that fails": 18,
-    "diff": 10,
+    "diff": 9,
     "assertion that fails": 45,
 }
 
