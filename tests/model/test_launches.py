@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from support import traces
 
@@ -75,8 +76,8 @@ def test_a_process_that_runs_is_known() -> None:
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdin
-        launch = launches.launch_in(b'"launch":' + process.stdout.readline())
-        assert launch and launches.is_running(launch)
+        launch = msgspec.json.decode(process.stdout.readline(), type=Launch)
+        assert launches.is_running(launch)
         process.stdin.close()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not launches.is_running(launch)  # it has ended, and nobody has asked how

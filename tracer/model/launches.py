@@ -52,7 +52,6 @@ also set in a batch script, which is a single process.
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, IndexError, msgspec.MsgspecError)
 _LOOPBACK = re.compile(r"localhost\b|127\.|\[?::1\b|$")
 _HOST = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-_HEAD = re.compile(rb'"launch"\s*:\s*(\{[^{}]*\})')
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
@@ -164,14 +163,6 @@ def of_this_process(data: TraceData) -> TraceData:
         environment = {**data.environment, "cluster": cluster}
         data = replace(data, replicas=replicas, environment=environment)
     return replace(data, launch=launch, processes=names)
-
-
-def launch_in(head: bytes) -> Launch | None:
-    """The launch in the first bytes of a trace file; None if there is none."""
-    if found := _HEAD.search(head):
-        with suppress(msgspec.MsgspecError, RecursionError):
-            return msgspec.json.decode(found[1], type=Launch)
-    return None
 
 
 def newest(launches: Mapping[Path, Launch | None]) -> list[Path]:

@@ -102,6 +102,7 @@ _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
 
+_LAUNCH = re.compile(rb'"launch"\s*:\s*(\{[^{}]*\})')
 _BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
@@ -150,7 +151,10 @@ def is_trace(path: Path) -> bool:
 
 def launch_of(path: Path) -> Launch | None:
     """The launch of a trace file, by its first bytes; None if there is none."""
-    return launches.launch_in(head(path))
+    if found := _LAUNCH.search(head(path)):
+        with suppress(msgspec.MsgspecError, RecursionError):
+            return msgspec.json.decode(found[1], type=Launch)
+    return None
 
 
 def is_other(path: Path) -> bool:
@@ -262,25 +266,19 @@ def write(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return
-    try:
-        _replace(Path(os.path.realpath(path)), content)
-    except OSError as error:
-        error.filename = str(path)  # instead of the temporary file's
-        raise
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically, through a temporary file next to it."""
-    temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
             with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
+        os.replace(temporary, target)
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # instead of the temporary file's
         raise
