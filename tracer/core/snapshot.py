@@ -169,6 +169,7 @@ class Reader:
         rates = self._root.collectors.call("rates")
         not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(blocks, unknown, names, baseline)
+        last = max((each.steps for each in now.counts.values()), default=0)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(now, baseline, replicas)
         lines: dict[Line, int] = {}
@@ -189,7 +190,7 @@ class Reader:
             lines=tuple(lines),
             paths=paths,
             effects=tuple(of_effects.effects_of(optimizers.root, ended, replicas)),
-            rates=tuple(rates_in(rates, _steps_after(now.counts, baseline))),
+            rates=tuple(rates_in(rates, range(past + 1, last + 1))),
             not_updated=not_updated,
         )
         return data, objects
@@ -305,9 +306,3 @@ def ran_in(data: TraceData, known: frozenset[Note]) -> bool:
     return not known >= {note for note in data.notes if note.kind != "fact"} or any(
         block.total for block in (*data.blocks, *data.calls)
     )
-
-
-def _steps_after(counts: Counts, baseline: Baseline) -> range:
-    """The numbers of the steps after this baseline."""
-    past = max((each.past for each in baseline.counts.values()), default=0)
-    return range(past + 1, max((each.steps for each in counts.values()), default=0) + 1)

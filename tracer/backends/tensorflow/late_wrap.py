@@ -69,7 +69,8 @@ class StaleFunctions(late_wrap.StaleFunctions):
         a function that the program holds, that feeds a dataset or has a call under way.
         """
         self.begin(late.number, late.optimizer)
-        any_function = bool(functions_alive()[0] or graphs_being_traced())
+        being_traced = graphs_being_traced()
+        any_function = bool(functions_alive()[0] or being_traced)
         handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
         is_update = _updates_by(late.name) if late.kind.name == "v1" else None
         stale = WeakSet(
@@ -85,7 +86,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 self.missed(late.name, compat.function_name(graph), graph)
             for graph in _session_graphs(late):
                 self.missed(late.name, "a graph of a Session", graph)
-        for graph in graphs_being_traced():
+        for graph in being_traced:
             if _uses(graph, written_so_far(graph), handles, is_update):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), region)
@@ -180,6 +181,8 @@ def _session_graphs(late: Late) -> list[Any]:
     elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
+    if not graphs:
+        return []
     is_update = _updates_by(late.name)
     return [
         graph
