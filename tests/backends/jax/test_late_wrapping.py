@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
@@ -60,6 +61,26 @@ def in_a_branch_without_jit(step: Any) -> Any:
     return lambda state: lax.switch(1, [lambda same: same, step], state)
 
 
+def in_a_loop_that_is_far(step: Any) -> Any:
+    """Its body holds the step by a default, and JAX holds the body weakly."""
+
+    def body(_: Any, state: Any, step: Any = lambda state: step(state)) -> Any:
+        return step(state)
+
+    return lambda state: lax.fori_loop(0, 1, body, state)
+
+
+def in_a_vmap(step: Any) -> Any:
+    """JAX never calls the compiled function itself."""
+    mapped = jax.vmap(jax.jit(step))
+
+    def run(state: Any) -> Any:
+        states = jax.tree.map(lambda leaf: jnp.stack([leaf]), state)
+        return jax.tree.map(lambda leaf: leaf[0], mapped(states))
+
+    return run
+
+
 def in_a_checkpoint(step: Any) -> Any:
     return jax.checkpoint(step)
 
@@ -77,6 +98,8 @@ def with_a_derivative_of_its_own(step: Any) -> Any:
         in_a_scan,
         in_a_loop,
         in_a_branch_without_jit,
+        in_a_loop_that_is_far,
+        in_a_vmap,
         in_a_checkpoint,
         with_a_derivative_of_its_own,
     ],

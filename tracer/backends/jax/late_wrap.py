@@ -25,7 +25,7 @@ from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
 from tracer.core.reachable import held_by, reachable
 
-_FAR = 5
+_FAR = 6
 """How many references to follow from a function to an optimizer."""
 
 _jitted = type(jax.jit(lambda: None))
@@ -95,7 +95,7 @@ def forget(functions: Mapping[Any, int]) -> None:
     """Drop the traces of functions, and the programs that `jax.jit` made of them."""
     if not functions:
         return
-    jitted = [each for each in gc.get_objects() if type(each) is _jitted and each._cache_size()]
+    jitted = [each for each in gc.get_objects() if type(each) is _jitted]
     for each in jitted:
         if getattr(each, "__wrapped__", None) in functions:  # ahead-of-time programs have none
             each.clear_cache()
