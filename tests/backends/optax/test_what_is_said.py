@@ -227,24 +227,6 @@ def test_what_a_multi_steps_around_it_throws_away(between: Any) -> None:
     assert trace.notes[0].startswith("MultiSteps around it discards")
 
 
-def test_a_shard_map_over_some_axes_is_not_counted_and_runs() -> None:
-    tx = tracer.wrap(optax.sgd(1.0))
-    state = tx.init(params())
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("a", "b"))
-    everywhere = jax.sharding.PartitionSpec()
-    mapped = jax.shard_map(
-        lambda gradients: tx.update(gradients, state)[0],
-        mesh=mesh,
-        in_specs=everywhere,
-        out_specs=everywhere,
-        axis_names={"a"},
-    )
-    assert jax.jit(mapped)(params())["w"].shape == (4, 2)
-    trace = tracer.trace_of(tx)
-    assert trace.steps == 0
-    assert "shard_map over only some" in trace.notes[0]
-
-
 def test_a_gradient_that_is_none() -> None:
     tx = tracer.wrap(optax.sgd(1.0))
     for _ in range(2):

@@ -23,7 +23,6 @@ import numpy as np
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import KEPT, ProgramBlock, ProgramCounters, report_of
-from tracer.backends.jax.tracings import definition_of
 from tracer.backends.jax.values import (
     NO_RATE,
     JaxEffects,
@@ -221,7 +220,7 @@ class JaxBlocks(backend.Blocks):
 
         def define() -> tuple[Definition, int]:
             path = UNKNOWN if caller is None else self.callers.above(caller)
-            return definition_of(root, self._traced_for), path
+            return compat.definition_of(root, self._traced_for), path
 
         step = program.role == "step"
         part = Part(

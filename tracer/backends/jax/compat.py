@@ -2,8 +2,12 @@
 
 `jax/_src` changes between versions. If a name is missing, importing this module raises
 `UnsupportedOptimizer` with that name, so that nothing is miscounted silently.
+
+Python does not see calls of a jitted function that has a program. But while a step is traced, JAX's
+trace has the outermost function and each of its arguments: see `definition_of`.
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +18,9 @@ import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.core.call_paths import frames_from
+from tracer.core.tracings import MAX_NAMES, Arguments, Definition
 from tracer.errors import UnsupportedOptimizer
+from tracer.model.words import some
 
 try:
     from jax._src import (
@@ -37,6 +43,9 @@ except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.10 to 0.12"
     ) from error
+
+_COMPARED = 64
+"""With how many of the earliest tracings of a function a new one is compared."""
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
@@ -190,6 +199,44 @@ def arguments_of(trace: Any) -> dict[str, str]:
         over = " over " * bool(axes) + ", ".join(f"{axis}={size}" for axis, size in axes.items())
         found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}{over}"
     return found
+
+
+def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition:
+    """The definition of the function that `trace`, an outermost one, traces.
+
+    `earlier` has the arguments of earlier tracings by function, and gets these.
+    """
+    leaves, place = arguments_of(trace), function_place(trace)
+    known = earlier.setdefault(place, [])
+    signature, before = signature_of(leaves), tuple(known)
+    if len(known) < _COMPARED and leaves not in known:  # each step may trace it again
+        known.append(leaves)
+    return Definition(function_name(trace), signature, leaves, before)
+
+
+def signature_of(leaves: dict[str, str]) -> str:
+    """The last arrays that a function was traced for, after the number of the others.
+
+    >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
+    'x: float32[32, 4], train: bool[]'
+    >>> signature_of({**{f"state[{n}]": "float32[2, 3]" for n in range(4)}, "x": "float32[32]"})
+    '2 arrays (12 elements), state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
+    """
+    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()][-MAX_NAMES:]
+    others = [*leaves.values()][:-MAX_NAMES]
+    if others:
+        parts.insert(0, f"{some(len(others), 'array')} ({sum(map(_elements, others)):,} elements)")
+    return ", ".join(parts)
+
+
+def _elements(leaf: str) -> int:
+    """The number of elements of an array.
+
+    >>> _elements("float32[2, 3]")
+    6
+    """
+    sizes = leaf.partition("[")[2].partition("]")[0].split(", ")
+    return math.prod(int(size) for size in sizes if size.isdigit())
 
 
 def caller_of_jax(frame: Any) -> Any:
