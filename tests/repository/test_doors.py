@@ -11,9 +11,9 @@ from pathlib import Path
 LIMITS = {
     "report": 16,
     "page": 18,
-    "check that fails": 18,
+    "check that fails": 17,
     "diff": 9,
-    "assertion that fails": 45,
+    "assertion that fails": 44,
 }
 
 CODE = """

@@ -20,7 +20,7 @@ from tracer.model.records import OBSERVATIONS, Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import listed, some, span
-from tracer.reporters import columns, text
+from tracer.reporters import columns
 from tracer.reporters.columns import Row, Table
 
 WIDTH = 76  # pytest indents a message by 4
@@ -312,7 +312,7 @@ def _text(
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
     for summary, table in tables:
         several = [f"{shown(summary.optimizers[0].name)}:"] if len(summaries_of(trace)) > 1 else []
-        drawn = text.drawn(table, WIDTH, _MAX_ROWS) if table.rows else []
+        drawn = columns.drawn(table, WIDTH, _MAX_ROWS) if table.rows else []
         lines += ["", *several, *(line.plain for line in drawn)] if drawn else []
         names = {row.values.get("variable") for row in table.rows}
         for finding in findings_on(trace, summary.root):

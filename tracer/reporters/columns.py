@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+from rich.text import Text
+
+from tracer import layout
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import counts as measures
@@ -101,6 +104,9 @@ COLUMNS: Mapping[By | Literal["optimizer"], tuple[Column, ...]] = {
 trace. A column without a header is for programs alone.
 """
 
+WARNING, ERROR = "bold yellow", "bold red"
+"""Styles for possible faults, as skipped steps, and for certain ones."""
+STYLES = {"error": ERROR, "warning": WARNING, "quiet": "", "": ""}
 _RANKS = {"error": 0, "warning": 1, "": 2, "quiet": 3}
 
 
@@ -233,6 +239,18 @@ def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
     """One table of an optimizer."""
     rows, below = _TABLES[by](summary)
     return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
+
+
+def drawn(table: Table, width: int, most: int, below: str = "", more: str = "") -> list[Text]:
+    """The first rows of a table as lines; `more` says where those left out are."""
+    (rows, left), shown_columns, lines = table.first(most), table.shown, []
+    for row in rows:
+        cells = [row.values.get(column.name) for column in shown_columns]
+        plain = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
+        plain[0] = plain[0] or "''"
+        lines.append(layout.Line(plain, row.note, STYLES[row.level]))
+    remarks = [*all_true((left, f"... and {left}{more}"), (below, below)), *table.below]
+    return layout.tabulated(shown_columns, lines, width, remarks)
 
 
 def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:

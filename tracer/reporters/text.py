@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
-from tracer import layout
 from tracer.errors import shown
 from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
@@ -38,17 +37,14 @@ from tracer.model.words import (
     times,
 )
 from tracer.reporters import columns
-from tracer.reporters.columns import By
+from tracer.reporters.columns import ERROR, STYLES, WARNING, By
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a single table
 _MANY_OPTIMIZERS = 3
-WARNING, ERROR = "bold yellow", "bold red"
-"""Styles for possible faults, as skipped steps, and for certain ones."""
 UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
 _INCOMPLETE = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
 _FINDINGS = "What looks wrong (tracer explain CODE tells more)"
-_STYLES = {"error": ERROR, "warning": WARNING, "quiet": "", "": ""}
 
 
 def render(
@@ -78,7 +74,10 @@ def render(
     lines = _head(trace, part, width, answered=not many)
     if many:
         hint = f"{see.format('variable')} has a table for each of them" if by is None else ""
-        lines += [Text(), *drawn(columns.optimizers(summaries), width, len(summaries), hint)]
+        lines += [
+            Text(),
+            *columns.drawn(columns.optimizers(summaries), width, len(summaries), hint),
+        ]
     for summary, tables in [] if many and by is None else sections:
         if not tables:
             continue
@@ -87,24 +86,10 @@ def render(
             most, hint = MAX_ROWS, see.format(table.by)
             if by:
                 most, hint = MAX_ROWS_IN_FULL, f"--by {by} --format csv"
-            lines += [Text(), *drawn(table, width, most, more=f": {hint} has them all")]
+            lines += [Text(), *columns.drawn(table, width, most, more=f": {hint} has them all")]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)
-
-
-def drawn(
-    table: columns.Table, width: int, most: int, below: str = "", more: str = ""
-) -> list[Text]:
-    """The first rows of a table as lines; `more` says where those left out are."""
-    (rows, left), shown_columns, lines = table.first(most), table.shown, []
-    for row in rows:
-        cells = [row.values.get(column.name) for column in shown_columns]
-        plain = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
-        plain[0] = plain[0] or "''"
-        lines.append(layout.Line(plain, row.note, _STYLES[row.level]))
-    remarks = [*all_true((left, f"... and {left}{more}"), (below, below)), *table.below]
-    return layout.tabulated(shown_columns, lines, width, remarks)
 
 
 # The top of the report.
@@ -141,7 +126,7 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
         add(_FINDINGS, style="bold")
     for finding in findings:
         text = f"{finding.severity}[{finding.code}]: {finding.text}"
-        add(text, "  ", _STYLES[finding.severity])
+        add(text, "  ", STYLES[finding.severity])
         add(finding.advice, "    ")
     return lines
 

@@ -52,7 +52,7 @@ class Assertion:
 
     def __del__(self) -> None:
         """Warn of a block that never began, as Python does of a coroutine never awaited."""
-        if self._is_idle:
+        if self._is_idle and warnings:  # which is None while Python ends
             text = "this assertion asserts nothing: write `with tracer.assert_...(...):` above the "
             warnings.warn(f"{text}code that trains", RuntimeWarning, stacklevel=2)
 
