@@ -417,3 +417,20 @@ def test_an_uncounted_step_beside_a_function_that_counts(
     assert_right(recording.trace(), variables, truth)
     (note,) = recording.trace().notes
     assert ": only and steps, traced before the optimizer was wrapped, are traced again" in note
+
+
+def test_a_function_is_found_by_name_though_its_code_reaches_a_namesake() -> None:
+    first, second = (ODOMETERS["v1"]() for _ in range(2))
+    weight = tf.Variable([0.0])
+    setattr(weight, "trained by", second)  # a name that no code has
+
+    @tf.function
+    def step() -> None:
+        first.apply_gradients([(tf.ones(1), weight)])
+        getattr(weight, "trained by").apply_gradients([(tf.ones(1), weight)])
+
+    step()
+    tracer.wrap(second)
+    step()
+    trace = tracer.trace_of(second)
+    assert (trace.steps, trace.updates()) == (1, 1), trace.notes

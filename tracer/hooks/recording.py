@@ -54,7 +54,7 @@ class Recording(Holder):
         if self._end is not None:
             return self._end
         self.hold_unused()
-        used, unused = [], []
+        used, unused, notes = [], [], list[Note]()
         for recorder, since in list(self.since.items()):
             is_asked = recorder in self.asked
             counted = recorder.reader.data_since(since, empty=is_asked or since is None)
@@ -66,8 +66,11 @@ class Recording(Holder):
                 used.append(counted)
             elif since is None or _was_fitted(counted[0]):
                 unused.append(counted)
+            else:  # it may have had functions traced again that another optimizer uses
+                notes += [note for note in counted[0].notes if note.kind == "fact"]
         every = [*used, *unused]
-        data, objects = combine(every, self._notes(nothing=not every))
+        retraced = notes if any(counted[0].graphs for counted in used) else []
+        data, objects = combine(every, [*retraced, *self._notes(nothing=not every)])
         if not objects:
             return Trace(data)
         return Trace(data, finder(objects, canonical))

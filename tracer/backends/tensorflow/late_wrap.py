@@ -102,8 +102,7 @@ def _users_of(
 
     A function uses it if its graph writes to one of `handles`, the optimizer's own variables (its
     iterations, a slot variable), or if its Python code reaches the optimizer and its graph writes
-    to any variable, or, for a v1 optimizer, if an op `is_update` and the code reaches no other
-    optimizer of this name.
+    to any variable, or, for a v1 optimizer, if an op `is_update`.
     """
     concretes, polymorphics = functions_alive()
     for function in polymorphics:
@@ -111,22 +110,20 @@ def _users_of(
             if concrete.graph not in _in_code and written_by(concrete.graph).anything:
                 _in_code[concrete.graph] = _optimizers_in(function.python_function)
     for concrete in concretes:
-        reached = _in_code.get(concrete.graph, {})
-        by_name = None if late.name in reached.values() else is_update
+        reached = _in_code.get(concrete.graph, ())
         written = written_by(concrete.graph)
-        if id(late.optimizer) in reached or _uses(concrete.graph, written, handles, by_name):
+        if id(late.optimizer) in reached or _uses(concrete.graph, written, handles, is_update):
             yield concrete
 
 
-_in_code: WeakKeyDictionary[Any, dict[int, object]] = WeakKeyDictionary()
-"""The optimizers that the Python code of a graph reaches: the name of each, by its id."""
+_in_code: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+"""The ids of the optimizers that the Python code of a graph reaches."""
 
 
-def _optimizers_in(code: Any) -> dict[int, object]:
+def _optimizers_in(code: Any) -> frozenset[int]:
     held = reachable(code, _follow, _MAX_STEPS)
     owners = [owner for each in held if (owner := bound_to(each)) is not None]
-    found = [each for each in (*held, *owners) if kind_of(type(each)) is not None]
-    return {id(each): getattr(each, "_name", None) for each in found}
+    return frozenset(id(each) for each in (*held, *owners) if kind_of(type(each)) is not None)
 
 
 def _uses(
