@@ -503,6 +503,37 @@ def test_feature_extractor_beside_the_model(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("averaged", [False, True])
+def test_a_model_in_the_loss_that_no_optimizer_gets(
+    kind: str, compiled: bool, averaged: bool
+) -> None:
+    """It has rows, unless the program itself changes it, as an average or a target network."""
+    library, optimizer = library_of(kind), tracer.wrap(SGD[kind]())
+    layers = library.layers
+    trunk = library.Sequential([layers.Input((3,)), layers.Dense(4, name="lost")], name="trunk")
+    head = library.Sequential([layers.Input((4,)), layers.Dense(1, name="out")], name="head")
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((head(trunk(X)) - Y) ** 2)
+        own = head.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+
+    step = tf.function(step) if compiled else step
+    before = [np.array(each) for each in trunk.get_weights()]
+    for _ in range(3):
+        step()
+        if averaged:
+            trunk.set_weights([0.9 * each for each in trunk.get_weights()])
+    changed = any((a != b).any() for a, b in zip(before, trunk.get_weights(), strict=True))
+    assert changed is averaged
+    lost = {} if averaged else {("not passed", 0): ["lost/kernel", "lost/bias"]}
+    assert rows(tracer.trace_of(optimizer)) == lost
+    assert not bad(tracer.trace_of(optimizer))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_eager_training_is_never_behind(kind: str) -> None:
     transfer = Transfer(kind, compiled=False)
     if hasattr(transfer.optimizer, "build"):

@@ -3,8 +3,9 @@
 The models that an optimizer trains are found on the stack, while a step is traced, when the first
 step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
 models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
-if there are none, those with a variable that was passed. For `tf.compat.v1`, the trainable
-variables of the graph are the model.
+if there are none, those with a variable that was passed. And those with a variable that was not
+passed though a `GradientTape` on the stack watches it: the loss was computed with it. For
+`tf.compat.v1`, the trainable variables of the graph are the model.
 
 The layers are read again when a function with a step is called: a traced step keeps updating the
 variables that were trainable when it was traced. In eager mode they are not read in each step, so
@@ -132,15 +133,19 @@ class ModelMonitor(Collector):
         got = self.root.variables_of(sites, "request").values()
         passed = {id(each) for each in got if each is not None}
         optimizers = {*map(id, self.root.optimizers.alive())}
-        trained, partly = [], []
-        for model in _models_around():
+        around = {id(each): each for each in _values_around()}
+        watched = {id(self._identify(each)) for each in _watched_in(around.values())}
+        trained, partly, used = list[Any](), list[Any](), list[Any]()
+        for model in _models_in(around.values()):
             with suppress_faults():  # not built yet, or computes its attributes
                 own = {id(self._identify(each)) for each in model.trainable_variables}
                 if id(getattr(model, "optimizer", None)) in optimizers or (own and own == passed):
                     trained.append(model)
                 elif own & passed:
                     partly.append(model)
-        found = trained or partly
+                elif own & watched:
+                    used.append(model)
+        found = (trained or partly) + used
         self._models |= {id(model): ref(model) for model in found}
         with suppress_faults():
             self._look()
@@ -188,11 +193,18 @@ class ModelMonitor(Collector):
                     self._changes_elsewhere |= first != value.tobytes()
 
 
-def _models_around() -> list[Any]:
-    """The layers and models in the frames under way, each once."""
+def _models_in(values: Iterable[Any]) -> list[Any]:
+    """The layers and models among these values."""
     classes = tuple(_layer_classes())
-    every = {id(each): each for each in _values_around() if isinstance(each, classes)}
-    return [each for each in every.values() if _is_plain(type(each))]
+    return [each for each in values if isinstance(each, classes) and _is_plain(type(each))]
+
+
+def _watched_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The variables that the tapes among these values watch, or watched until they were used."""
+    for value in values:
+        if type(value).__name__ == "GradientTape":
+            with suppress_faults():
+                yield from value.watched_variables()
 
 
 def _values_around() -> Iterator[Any]:
