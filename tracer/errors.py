@@ -53,6 +53,10 @@ class MergeError(Mistake):
     """Raised by `tracer.merge` if the traces are not of one run; names the difference."""
 
 
+_FEW = 8
+"""So many known names are all said."""
+
+
 def unknown_name(
     noun: str,
     name: object,
@@ -66,6 +70,8 @@ def unknown_name(
     """
     names = [str(one) for one in known]
     near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4) or names[:5]
+    if len(names) <= _FEW:
+        near = list(dict.fromkeys([*near, *names]))
     rest = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
     there_is = f"{which} {', '.join(near)}{rest}" if names else f"the trace holds no {noun} at all"
     asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?" if meant else ""

@@ -296,6 +296,7 @@ def _rows(summary: Summary, expected: Expectation, measure: Selection) -> Table:
         rows = [row for row in rows if row.values.get(counted, True)]
     if len(rows) > _MAX_ROWS:
         rows = [row for row in rows if row.note] or rows
+    rows = sorted(rows, key=lambda row: not row.note)  # the odd ones first
     return table._replace(rows=rows, below=())
 
 
