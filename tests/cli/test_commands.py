@@ -275,7 +275,10 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
     "a program as command": (["train.py", "-v"], "did you mean tracer run train.py?"),
     "a trace as command": (["eager.json"], "did you mean tracer report eager.json?"),
-    "command": (["repot", "eager.json"], "no command 'repot': there are report, demo, run, diff, check, explain"),
+    "command": (
+        ["repot", "eager.json"],
+        "no command 'repot': there are report, demo, run, diff, check, explain",
+    ),
     "option": (
         ["report", "eager.json", "--outputs"],
         "unrecognized arguments: --outputs (see tracer report --help)",
