@@ -233,7 +233,7 @@ NO_TRACES: dict[str, Sequence[str | bytes]] = {
     f"{DAMAGED}JSON is malformed: ": [b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{a", b"{} {}"],
     f"{DAMAGED}Expected `object`, got `": ["[]", "3", "null"],
     "is JSON of another program, not a trace file": ['{"version": "1.0"}', '{"format": []}'],
-    f"{DAMAGED}'utf-8' codec can't decode byte ": [b'{"format": "\xff"}', b"note"],
+    DAMAGED: [b'{"format": "\xff"}', b"note"],  # the rest depends on msgspec
     f"{DAMAGED}maximum recursion depth exceeded": NESTED,
     **{
         f"has version {version!r} of the format, and this tracer reads 5: run the program again, "
