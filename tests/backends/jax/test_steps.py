@@ -278,6 +278,15 @@ def test_a_step_that_is_jitted_again_each_time_leaves_nothing_behind() -> None:
     assert sum(graph.idle for graph in trace.data.graphs) == 1
 
 
+def test_the_program_of_a_step_in_a_branch_is_counted() -> None:
+    """A loss scale steps in a branch of Keras's function, which JAX traces once."""
+    optimizer = keras.optimizers.LossScaleOptimizer(Odometer(), initial_scale=1.0)
+    trained = model(tracer.wrap(optimizer))
+    trained.fit(X[:16], Y[:16], batch_size=4, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 4 and trace.answer().endswith("all while tracing 1 program.")
+
+
 def test_arrays_that_a_variable_holds_are_no_variables() -> None:
     layer = keras.layers.Dense(2)
     layer.build((None, 3))

@@ -382,3 +382,22 @@ def test_a_step_in_a_loop_that_is_differentiated(depends: bool) -> None:
     trace = tracer.trace_of(tx)
     assert (trace.steps, trace.complete) == ((0, False) if depends else (1, True))
     assert [note[:32] for note in trace.notes] == ["a step in a differentiated loop "] * depends
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("length", [0, 3])
+def test_the_programs_of_a_step_in_a_loop_or_a_branch(length: int, runs: bool) -> None:
+    loop, traced = Loop(tracer.wrap(odometer())), []
+
+    def program(state: Any, taken: Any, _: Any) -> Any:
+        traced.append(1)
+        if length:
+            return lax.scan(lambda s, _: (loop.step(s), None), state, None, length * runs)[0]
+        return lax.cond(taken, lambda s: loop.step(s), lambda s: s, state)
+
+    for size in (1, 1, 2):
+        loop.state = jax.jit(program)(loop.state, runs, jnp.ones(size))
+    said = "2 programs" if runs else "2 programs, which never ran"
+    trace = tracer.trace_of(loop.tx)
+    assert len(traced) == 2 and trace.steps == 3 * max(1, length) * runs
+    assert trace.answer().endswith(f"while tracing {said}.")

@@ -180,7 +180,8 @@ class JaxBlocks(backend.Blocks):
             self._note(_SEVERAL)
             outcomes, decided = [], frozenset()
         before, after, clock = self.steps_so_far(call)
-        function = "" if call.place is EAGER else compat.function_name(call.place.graph)
+        trace = call.place.graph
+        function = "" if call.place is EAGER else compat.function_name(compat.outermost(trace))
         path, number = self._path_to(call), self.counters.number_of(clock)
         program = ProgramBlock(
             self.counters, function, role, tuple(call.sites), decided, path, number, compared
