@@ -16,6 +16,7 @@ part does not change as the same object. So a leaf was set to zero if it is an o
 place among the leaves.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -190,6 +191,7 @@ def _in_branching(cond: Any, values: dict[str, Any]) -> Any:
     if getattr(inner, "__qualname__", "").startswith("conditionally_transform"):
         return cond  # the other branch returns what it got
 
+    @functools.wraps(inner)  # errors of JAX name the function
     def branch(*args: Any) -> Any:
         made = inner(*args)
         _note_inner(made[0])
