@@ -197,7 +197,7 @@ def _spread(timeline: Timeline, is_meant: Callable[[int], bool]) -> str:
     labels = list(map(steps_label, timeline.steps_with(meant)))
     spans = ", ".join(labels[:_MAX_NAMES]) + (", ..." if len(labels) > _MAX_NAMES else "")
     where = (
-        f"each of {steps:,} steps"
+        f"{'each of ' if steps > 1 else ''}{some(steps, 'step')}"
         if number == steps
         else f"{number:,} of {steps:,} steps ({spans})"
     )
