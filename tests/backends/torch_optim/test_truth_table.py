@@ -951,14 +951,21 @@ def test_a_custom_step_that_does_not_look_like_one(make: Callable[..., Any]) -> 
 
 
 def test_a_method_that_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To an optimizer one that no step calls; to a class of PyTorch one that updates less."""
-    for name, options in (("zero_grad", {"fused": True}), ("_init_group", {"foreach": False})):
+    """One that no step calls, and to a class of PyTorch one that updates less."""
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None: ...
+
+    for home, name, options in (
+        (None, "zero_grad", {"fused": True}),
+        (torch.optim.Optimizer, "zero_grad", {"fused": True}),
+        (torch.optim.SGD, "_init_group", {"foreach": False}),
+    ):
         parameters = zeros()
         optimizer = torch.optim.SGD(parameters, lr=1.0, maximize=True, **options)
-        if name == "zero_grad":
+        if home is None:
             optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)
         else:
-            monkeypatch.setattr(torch.optim.SGD, name, only_the_first)
+            monkeypatch.setattr(home, name, zero_grad if name == "zero_grad" else only_the_first)
         tracer.wrap(optimizer)
         give(parameters)
         optimizer.step()

@@ -207,7 +207,8 @@ def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
 def steps_by_itself(optimizer: Any) -> bool:
     """True if a step of this optimizer runs code outside PyTorch, which may skip any update.
 
-    A class that only adds methods to one of PyTorch steps as that one does.
+    A class that only adds methods to one of PyTorch steps as that one does, and one that only
+    replaces methods that no step of PyTorch calls.
     """
     bases = type(optimizer).__mro__
     own = [base for base in bases if not (base is object or _is_theirs(base.__module__))]
@@ -215,10 +216,20 @@ def steps_by_itself(optimizer: Any) -> bool:
     members = [(base in own, *member) for base in bases for member in vars(base).items()]
     members += [(True, *member) for member in vars(optimizer).items() if member[0][0] == "_"]
     return any(
-        name in theirs and not name.startswith("__") and _is_own(value)
+        name in theirs and not name.startswith(_OUTSIDE_STEPS) and _is_own(value)
         for is_own, name, value in members
         if is_own or isinstance(value, FunctionType)  # assigned to a class of PyTorch
     )
+
+
+_OUTSIDE_STEPS = (
+    "__",
+    "zero_grad",
+    "state_dict",
+    "load_state_dict",
+    "add_param_group",
+    "register_",
+)
 
 
 def _is_own(method: Any) -> bool:
