@@ -1,6 +1,7 @@
 """Learning rates and weight decay of Keras, in programs and in eager mode."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,15 +223,20 @@ def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
     )
 
 
-def test_a_rate_that_is_no_number_is_not_known() -> None:
+def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
     weight = tf.Variable([1.0, 2.0])
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
     for rate in (0.5, 0.5, NAN, 0.5, INF):
         optimizer.learning_rate = rate
         optimizer.apply_gradients([(tf.ones(2), weight)])
-    trace = tracer.trace_of(optimizer)
-    assert runs_of(trace, "rate") == [(1, 2, 0.5), (4, 1, 0.5)]
-    assert sentences_on(summaries_of(trace)[0]) == ["Learning rate 0.5 in 3 steps."]
+    tracer.trace_of(optimizer).save(tmp_path / "run.json")
+    trace = tracer.load(tmp_path / "run.json")
+    found = {
+        each.not_finite: [(run.first, run.count) for run in each.runs] for each in trace.data.rates
+    }
+    assert found == {"": [(1, 2), (4, 1)], "nan": [(3, 1)], "inf": [(5, 1)]}
+    text = "Learning rate 0.5 in 3 steps; learning rate nan in 1 step; learning rate inf in 1 step."
+    assert sentences_on(summaries_of(trace)[0]) == [text]
 
 
 def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:

@@ -25,8 +25,8 @@ from tracer.model.records import Rate, RateRun
 MOST = 50
 """The most runs kept of a rate: the last ones."""
 _ASSIGNED = "assignments in a function"
-_Key = tuple[Literal["rate", "decay"], int]
-"""Rate or decay, and the number of the group."""
+_Key = tuple[Literal["rate", "decay"], int, str]
+"""Rate or decay, the number of the group, and `nan`, `inf` or `-inf` if the value is not finite."""
 
 
 def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
@@ -136,17 +136,17 @@ class Rates(Collector):
         for key, run in self._until(end).items():
             runs_of[key] = [*runs_of.get(key, ()), run]
         for group, source in enumerate(self._sources):
-            key = "rate", group
+            key = "rate", group, ""
             own = self._members.get(key, every)
             if self._is_assigned(source):
-                runs_of.pop(key, None)
+                runs_of = {each: runs for each, runs in runs_of.items() if each[:2] != key[:2]}
                 yield Rate(root, "rate", group, own, (), schedule=_ASSIGNED)
             elif source.text and key not in runs_of:
                 yield Rate(root, "rate", group, own, self._of_schedule(source, end), 0, source.text)
-        for (what, group), runs in runs_of.items():
-            if what == "rate" or any(run.value or run.last or run.turn for run in runs):
-                own = self._members.get((what, group), ())
-                yield Rate(root, what, group, own, tuple(runs), self._looks)
+        for (what, group, bad), runs in runs_of.items():
+            if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
+                own = self._members.get((what, group, ""), ())
+                yield Rate(root, what, group, own, tuple(runs), self._looks, not_finite=bad)
 
     def _is_assigned(self, source: _Source) -> bool:
         """Whether a graph with steps assigns the rate: what they use is never read."""
@@ -219,8 +219,9 @@ class Rates(Collector):
                 return
             parts += self.root.backend.groups_of(optimizer, self._got_by(source.traced, held))
         for number, (own, decaying) in enumerate(parts):
-            found: dict[_Key, Sequence[Any]] = {("rate", number): own, ("decay", number): decaying}
-            for key, variables in found.items():
+            found: list[tuple[_Key, Sequence[Any]]]
+            found = [(("rate", number, ""), own), (("decay", number, ""), decaying)]
+            for key, variables in found:
                 members = tuple(index[id(each)] for each in variables if id(each) in index)
                 self._members[key] = max(self._members.get(key, ()), members, key=len)
 
@@ -237,15 +238,16 @@ class Rates(Collector):
 
 
 def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
-    """The rates and decays of a reading that are finite numbers."""
-    found: dict[_Key, Any] = {}
+    """The rates and decays of a reading that are numbers; 0 for one that is not finite."""
+    found: dict[_Key, float] = {}
     for number, (rate, decay) in enumerate(chain(*reading)):
-        found |= {("rate", number): rate, ("decay", number): decay}
-    return {
-        key: float(value)
-        for key, value in found.items()
-        if isinstance(value, Real) and math.isfinite(value)
-    }
+        numbers: list[tuple[Literal["rate", "decay"], Any]] = [("rate", rate), ("decay", decay)]
+        for what, value in numbers:
+            if isinstance(value, Real):
+                is_finite = math.isfinite(value)
+                bad = "" if is_finite else str(float(value))
+                found[what, number, bad] = float(value) if is_finite else 0.0
+    return found
 
 
 def _schedule(rate: Any, optimizer: Any) -> tuple[str, Any]:

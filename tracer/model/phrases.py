@@ -317,7 +317,8 @@ def rates_of(summary: Summary) -> list[Rate]:
 def _rates(summary: Summary) -> Iterator[str]:
     """Yield phrases: `learning rate 0.1 -> 0.001 (40 values)`, `weight decay 0.01 on all ...`."""
     noun, passed = summary.dialect.variable, len(summary.passed)
-    rates = [rate for rate in rates_of(summary) if rate.what == "rate"]
+    finite = [rate for rate in rates_of(summary) if not rate.not_finite]
+    rates = [rate for rate in finite if rate.what == "rate"]
     rates = [rate for rate in rates if rate.variables] or rates
     if rates:
         alike = _by_text(rates)
@@ -328,7 +329,7 @@ def _rates(summary: Summary) -> Iterator[str]:
         ]
         where = f", by {replica_noun(summary.trace)}" if differ else _read_in(summary, rates)
         yield f"learning rate {listed(said, MAX_RATES)}{where}"
-    decays = [rate for rate in rates_of(summary) if rate.what == "decay" and rate.variables]
+    decays = [rate for rate in finite if rate.what == "decay" and rate.variables]
     for text, of in _by_text(decays).items():
         decaying = [summary.trace.variables[index] for index in sorted(of)]
         flat = [variable.name for variable in decaying if len(variable.shape) < 2]
@@ -337,6 +338,12 @@ def _rates(summary: Summary) -> Iterator[str]:
         number = "" if passed == 1 else "all " if len(of) == passed else f"{len(of):,} of "
         if text != "0":
             yield f"weight decay {text} on {number}{some(passed, noun)}{among}"
+    others = [rate for rate in rates_of(summary) if rate.not_finite]
+    yield from dict.fromkeys(
+        f"{'learning rate' if rate.what == 'rate' else 'weight decay'} {rate.not_finite}"
+        f"{_read_in(summary, [rate])}"
+        for rate in others
+    )
     for _, scheduled in summary.evidence(Scheduled):
         yield f"scheduled by {scheduled.name}"
 
@@ -365,13 +372,14 @@ def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
 def _moves(rate: Rate) -> str:
     """The values: `0.1`, `0.1 -> 0.001 (40 values)`, `0 -> 0.1 -> 0 (40 values)`, or a schedule."""
     ends = [rate.runs[0].value, rate.runs[-1].last] if rate.runs else []
-    turns = [run.turn for run in rate.runs if run.turn is not None][:1]
     if rate.schedule:
         known = f": {ends[0]:.3g} in the first step, {ends[1]:.3g} in the last" if ends else ""
         return f"by {rate.schedule}{known}"
     number, steps = number_of_values(rate.runs), sum(run.count for run in rate.runs)
     if number <= 1:
         return f"{ends[0]:.3g}"
+    values = [at for run in rate.runs for at in (run.value, run.turn, run.last) if at is not None]
+    turns = [at for at in (max(values), min(values)) if not min(ends) <= at <= max(ends)][:1]
     points = " -> ".join(f"{value:.3g}" for value in (*ends[:1], *turns, *ends[1:]))
     return f"{points} ({'at least ' if 0 < rate.looks < steps else ''}{number:,} values)"
 

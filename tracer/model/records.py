@@ -290,11 +290,14 @@ class Rate(msgspec.Struct, frozen=True):
     variables: tuple[Natural, ...]
     """Indices of the group's requested variables; for a decay, of the variables that decay."""
     runs: tuple[RateRun, ...]
-    """The finite values in order of steps; steps with unknown values are left out."""
+    """The values in order of steps; steps with unknown values are left out."""
     looks: Natural = 0
     """How often the rate was read; 0 if each step was read."""
     schedule: str = ""
     """What sets the rate in the program, by name: `CosineDecay`."""
+    not_finite: str = ""
+    """`nan`, `inf` or `-inf` if it was that in the steps of the runs, which then have the value 0;
+    the finite values are in another record."""
 
 
 WhyNot = Literal["frozen", "not passed"]

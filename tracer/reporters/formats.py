@@ -157,6 +157,7 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                         "what": rate.what,
                         "group": rate.group,
                         "schedule": rate.schedule,
+                        "not_finite": rate.not_finite,
                         "variables": [shown(trace.variables[at].name) for at in rate.variables],
                         "runs": [*map(msgspec.structs.asdict, rate.runs)],
                     }

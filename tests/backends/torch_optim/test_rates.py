@@ -72,6 +72,18 @@ def test_each_block_has_its_own_steps() -> None:
         assert "scheduled by LinearLR." in said(recording.trace())
 
 
+def test_the_peak_of_a_rate_is_known_after_another_group_comes() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD([model.weight], 1.0))
+    for rate in (0.1, 0.4, 0.4, 0.2):
+        if rate == 0.2:
+            optimizer.add_param_group({"params": [model.bias], "lr": 0.5})
+        optimizer.param_groups[0]["lr"] = rate
+        step(model, optimizer)
+    text = "Learning rate 0.1 -> 0.4 -> 0.2 (3 values) on 1 parameter and 0.5 on 1 parameter."
+    assert said(tracer.trace_of(optimizer)) == text
+
+
 def test_a_weight_decay_that_was_0_at_first() -> None:
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.0)
