@@ -262,6 +262,56 @@ def test_wrapped_after_a_named_step_in_a_function(monkeypatch: pytest.MonkeyPatc
     assert tracer.trace_of(second).updates() == 0 and not tracer.trace_of(second).complete
 
 
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_optimizers_of_one_function_that_are_wrapped_in_turn(kind: str) -> None:
+    """Its graphs are cleared twice; an older one that is held is noted only when it is called."""
+    optimizers = [library_of(kind).optimizers.SGD(-1.0) for _ in range(2)]
+    variables = [tf.Variable(0.0), tf.Variable(0.0)]
+
+    @tf.function
+    def step() -> None:
+        for optimizer, variable in zip(optimizers, variables, strict=True):
+            optimizer.apply_gradients([(tf.ones(()), variable)])
+
+    step()
+    held = step.get_concrete_function()
+    for optimizer in optimizers:
+        tracer.wrap(optimizer)
+        step()
+    assert [float(variable) for variable in variables] == [3, 3]
+    for optimizer, updates in zip(optimizers, (2, 1), strict=True):
+        trace = tracer.trace_of(optimizer)
+        assert (trace.updates(), trace.complete) == (updates, True)
+    held()
+    assert not any(tracer.trace_of(optimizer).complete for optimizer in optimizers)
+
+
+def test_what_is_no_update_of_a_v1_optimizer_is_left_alone() -> None:
+    """The function of another one, and assignments in a scope like those of an update."""
+    other, own = v1.train.AdamOptimizer(), v1.train.GradientDescentOptimizer(-1.0)
+    weights, weight, traced = tf.Variable(tf.zeros(3)), tf.Variable(0.0), Counter[str]()
+
+    @tf.function
+    def of_other() -> None:
+        traced["other"] += 1
+        other.apply_gradients([(tf.ones(3), weights)])
+
+    @tf.function
+    def of_none() -> None:
+        traced["none"] += 1
+        with tf.name_scope("agent"), tf.name_scope("update_noise"):
+            weights.assign_add(tf.ones(3))
+
+    held = [function.get_concrete_function() for function in (of_other, of_none)]
+    before = Counter(traced)
+    tracer.wrap(own)
+    for function in (of_other, of_none, *held):
+        function()
+    own.apply_gradients([(tf.ones(()), weight)])
+    assert traced == before
+    assert tracer.trace_of(own).updates() == 1 and tracer.trace_of(own).complete
+
+
 # Unwrapped and wrapped again.
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
-from weakref import ReferenceType, WeakKeyDictionary, proxy, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import tensorflow as tf
 from tensorflow.python.autograph.impl import api as autograph
@@ -86,8 +86,7 @@ def forget_graphs(function: Any) -> bool:
 
     A function of a SavedModel has a class of its own, and no Python code to trace. A function that
     created variables in its first call must not create them again, so only its graphs are cleared
-    (`polymorphic_function.py`, `Function._call`). The first one, which TensorFlow keeps and never
-    calls again, lives on only if the program holds it.
+    (`polymorphic_function.py`, `Function._call`).
     """
     if type(function) is not polymorphic_function.Function:
         return False
@@ -96,8 +95,6 @@ def forget_graphs(function: Any) -> bool:
         return False
     try:
         function._function_cache.clear()
-        if function._concrete_variable_creation_fn is not None:
-            function._concrete_variable_creation_fn = proxy(function._concrete_variable_creation_fn)
     except BaseException:  # raised by a signal handler: a half-cleared function would be broken
         function._function_cache.clear()
         raise
@@ -116,7 +113,21 @@ def forget_functions_of(graphs: Collection[Any]) -> list[str]:
     return names
 
 
+def is_under_way(function: Any) -> bool:
+    """True if a thread calls this `ConcreteFunction`, or tf.data runs it: it looks at its captures
+    no more (`data/ops/structured_function.py`).
+    """
+    called = (
+        frame.f_locals["self"]
+        for stack in _stacks().values()
+        for frame in stack
+        if frame.f_code is _CALL_FLAT
+    )
+    return "_tf_data_function" in function.function_def.attr or function in called
+
+
 _CALL = polymorphic_function.Function._call.__code__
+_CALL_FLAT = concrete_function.ConcreteFunction._call_flat.__code__
 _CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
 _TRACE = func_graph.func_graph_from_py_func.__code__
 

@@ -3,9 +3,9 @@
 Their graphs hold no counter, so their steps are not counted. The optimizer's own iterations cannot
 show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
-graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. A graph
-that is still alive then is noted, as it may run uncounted: a `ConcreteFunction` that the program
-holds, a graph of a Session, the function of a dataset, a function that is being traced.
+graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. A
+`ConcreteFunction` that is still alive then is noted when it is called; what may run unseen is noted
+at once: a graph of a Session, the function of a dataset, one that is being called or traced.
 """
 
 import gc
@@ -14,8 +14,9 @@ import re
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
@@ -25,6 +26,7 @@ from tracer.backends.tensorflow.functions import (
     forget_functions_of,
     functions_alive,
     graphs_being_traced,
+    is_under_way,
     ops_in,
     written_by,
     written_so_far,
@@ -33,8 +35,8 @@ from tracer.backends.tensorflow.variables import canonical, iterations_of, own_h
 from tracer.core import late_wrap
 from tracer.core.instances import instances
 from tracer.core.late_wrap import Late
+from tracer.core.patches import Patch
 from tracer.core.reachable import held_by, reachable
-from tracer.core.registry import bindings
 from tracer.kinds import kind_of
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
@@ -53,6 +55,8 @@ class StaleFunctions(late_wrap.StaleFunctions):
         super().__init__(note)
         self._bounds: dict[int, list[int]] = defaultdict(list)
         """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
+        self._watched: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
+        """By optimizer, the functions whose calls are noted."""
 
     def begin(self, index: int, optimizer: Any) -> None:
         """Note that functions traced with this optimizer from now on are counted."""
@@ -65,14 +69,12 @@ class StaleFunctions(late_wrap.StaleFunctions):
             self._bounds[index].append(compat.unique_number())
 
     def find(self, late: Late, retrace: bool) -> None:
-        """Clear the graphs of each `tf.function` that uses an optimizer, and note what is left:
-        a function that the program holds, that feeds a dataset or has a call under way.
-        """
+        """Clear the graphs of each `tf.function` that uses an optimizer, and watch what is left."""
         self.begin(late.number, late.optimizer)
         being_traced = graphs_being_traced()
         any_function = bool(functions_alive()[0] or being_traced)
         handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
-        is_update = _updates_by(late.name) if late.kind.name == "v1" else None
+        is_update = _updates_by(late) if late.kind.name == "v1" else None
         stale = WeakSet(
             function
             for function in _users_of(late, handles, is_update)
@@ -82,14 +84,36 @@ class StaleFunctions(late_wrap.StaleFunctions):
             self.retraced(late.name, forget_functions_of({each.graph for each in stale}))
         if stale or _session_graphs(late):
             gc.collect()
-            for graph in [function.graph for function in stale]:
-                self.missed(late.name, compat.function_name(graph), graph)
+            for function in list(stale):
+                self._watch(late, function)
             for graph in _session_graphs(late):
                 self.missed(late.name, "a graph of a Session", graph)
         for graph in being_traced:
             if _uses(graph, written_so_far(graph), handles, is_update):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), region)
+
+    def _watch(self, late: Late, function: Any) -> None:
+        """Note the calls of a function: each evaluates its captures
+        (`ConcreteFunction.captured_inputs`). Without captures, its caller passes the variables.
+        """
+        graph, name = ref(function.graph), compat.function_name(function.graph)
+
+        def called() -> None:
+            if self._is_traced(late.number):
+                self.missed(late.name, name, graph())
+
+        def capture() -> Any:
+            called()
+            return first() if callable(first) else [first]
+
+        if is_under_way(function):
+            called()
+        elif function._captured_inputs and function not in self._watched[late.number]:
+            self._watched[late.number].add(function)
+            first, *others = function._captured_inputs
+            ours = [capture, *others]
+            Patch(function, "_captured_inputs", ours, "to see uncounted calls", "gone").put_in()
 
     def _is_traced(self, index: int) -> bool:
         return len(self._bounds[index]) % 2 == 1
@@ -135,26 +159,35 @@ def _uses(
     return is_update is not None and any(map(is_update, ops_in(graph)))
 
 
-def _updates_by(name: str) -> Callable[[Any], bool]:
-    """Make the test whether an op in a graph is an update by an optimizer of this name.
+def _updates_by(late: Late) -> Callable[[Any], bool]:
+    """Make the test whether an op in a graph is an update by a v1 or a legacy optimizer.
 
-    The updates are under the optimizer's name, or under the `name` that a call gave instead
-    (`training/optimizer.py`): any that is not the name of another traced optimizer. A loss scale
-    around an optimizer adds to its name (`training/experimental/loss_scale_optimizer.py`).
+    The updates are under the optimizer's name, or under the `name` that a call gave instead, which
+    is not that of another optimizer; the op that a v1 call returns has it, too
+    (`training/optimizer.py`). A loss scale around an optimizer adds to its name
+    (`training/experimental/loss_scale_optimizer.py`).
     """
-    names = {getattr(each.optimizer(), "_name", None) for each in list(bindings.values())}
+    name = late.name
+    bases = [cls for cls in type(late.optimizer).__mro__ if cls.__name__.startswith("Optimizer")]
+    names = {getattr(each, "_name", None) for each in instances(bases)}
     others = "|".join(re.escape(each) for each in names - {name} if isinstance(each, str))
     own = re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
-    given = re.compile(rf"(^|/)(?!({others})(-wrapped)?(_\d+)?/)[^/]+/update(_|/)")
+    given = re.compile(rf"((?:^|.*/)(?!(?:{others})(?:-wrapped)?(?:_\d+)?/)[^/]+)/update(?:_|/)")
 
     def is_update(op: Any) -> bool:
+        if own.search(op.name):
+            return _WRITE.search(op.type) is not None
         # The program itself may assign variables, in a scope like `agent/update_target`.
-        return bool(
-            (own.search(op.name) and _WRITE.search(op.type))
-            or (given.search(op.name) and _UPDATE.search(op.type))
-        )
+        call = given.match(op.name) if _UPDATE.search(op.type) else None
+        return call is not None and (late.kind.name != "v1" or _has_op(op.graph, call[1]))
 
     return is_update
+
+
+def _has_op(graph: Any, name: str) -> bool:
+    with suppress(KeyError):
+        return graph.get_operation_by_name(name) is not None
+    return False
 
 
 def _follow(value: Any) -> Iterator[Any]:
@@ -180,7 +213,7 @@ def _session_graphs(late: Late) -> list[Any]:
         graphs = [] if graph is None else [graph]
     if not graphs:
         return []
-    is_update = _updates_by(late.name)
+    is_update = _updates_by(late)
     return [
         graph
         for graph in graphs
