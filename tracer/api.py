@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from tracer.core import collectors
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
-from tracer.errors import OptimizerWarning
+from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.trace import Trace
+
+__tracebackhide__ = is_mistake
 
 if TYPE_CHECKING:
     from tracer.core.recorder import Recorder

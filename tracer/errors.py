@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 
 def shown(text: str) -> str:
@@ -51,6 +52,14 @@ class TraceFileError(Mistake):
 
 class MergeError(Mistake):
     """Raised by `tracer.merge` if the traces are not of one run; names the difference."""
+
+
+def is_mistake(raised: Any) -> bool:
+    """True if a user's mistake raised this, so that pytest hides frames of this package.
+
+    For `__tracebackhide__` of a module, which applies to all its functions.
+    """
+    return bool(raised.errisinstance((UnsupportedOptimizer, UnknownName)))
 
 
 _FEW = 8

@@ -8,8 +8,10 @@ from tracer.backends import backend_list as backends
 from tracer.core.backend import described, own_attributes
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import FRAMEWORKS, WRAPPABLE, OptimizerKind, kind_of, may_be_optimizers
+
+__tracebackhide__ = is_mistake
 
 
 def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:

@@ -16,7 +16,7 @@ from tracer.core.patches import when_imported
 from tracer.core.recorder import Recorder
 from tracer.core.registry import PROGRAM, Holder, recorder_of
 from tracer.core.snapshot import THE_BEGINNING, ran_in
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, kind_to_trace
 from tracer.hooks.wrapping import lock
@@ -25,6 +25,8 @@ from tracer.model.merge import combine
 from tracer.model.names import finder
 from tracer.model.records import Note, TraceData
 from tracer.model.trace import Trace
+
+__tracebackhide__ = is_mistake
 
 T = TypeVar("T")
 

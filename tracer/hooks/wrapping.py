@@ -23,10 +23,12 @@ from tracer.core.registry import (
     plain_class,
     recorder_of,
 )
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import family, kind_to_trace, own_steps
 from tracer.kinds import AT_ONCE, OptimizerKind
 from tracer.model.trace import Trace
+
+__tracebackhide__ = is_mistake
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from tracer.errors import UnknownName, unknown_name
+from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.names import Objects, named, optimizers_meant, variables_meant
 from tracer.model.records import (
     OBSERVATIONS,
@@ -25,6 +25,8 @@ from tracer.model.records import (
     TraceData,
 )
 from tracer.model.timeline import Run, Timeline, Values, added
+
+__tracebackhide__ = is_mistake
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 What = Literal[

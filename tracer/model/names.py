@@ -13,8 +13,10 @@ from itertools import chain, count
 from typing import Any
 from weakref import ref
 
-from tracer.errors import UnknownName, unknown_name
+from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.records import Optimizer, Variable
+
+__tracebackhide__ = is_mistake
 
 
 def distinct(names: Iterable[str]) -> list[str]:

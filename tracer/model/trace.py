@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from msgspec import structs
 
-from tracer.errors import shown, unknown_name
+from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model.counts import (
     EXECUTIONS,
     ROLES,
@@ -50,6 +50,8 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.words import dialect_of, some
+
+__tracebackhide__ = is_mistake
 
 T = TypeVar("T")
 Seen = TypeVar("Seen", bound=Observed)

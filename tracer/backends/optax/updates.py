@@ -21,8 +21,10 @@ from tracer.backends.optax.inside import held_in, holds, label, settings_in, und
 from tracer.core.call_paths import frames_from
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer, made_here
 from tracer.core.registry import PROGRAM, Binding, bindings
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OPTAX, kind_of
+
+__tracebackhide__ = is_mistake
 
 first_call: "Callable[[TracedUpdate], None] | None" = None
 """Starts counting a maker's transformation at its first call; None outside recordings."""
