@@ -361,3 +361,15 @@ def test_a_rate_of_a_graph_of_tensorflow_1() -> None:
     assert (number.runs, number.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)  # in all steps
     assert tensor.runs == ()
     assert tensor.schedule == "the tensor ExponentialDecay"
+
+
+def test_a_rate_of_a_graph_of_tensorflow_1_whose_optimizer_is_gone() -> None:
+    v1 = tf.compat.v1
+    with tracer.record() as recording, tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", initializer=1.0)
+        op = v1.train.GradientDescentOptimizer(0.25).minimize(weight**2)
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(op)
+    (rate,) = recording.trace().data.rates
+    assert (rate.runs, rate.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)

@@ -129,7 +129,7 @@ class Rates(Collector):
         root, end = self.root.optimizers.root, self.root.step_count()
         with suppress_faults():
             now = self._now()
-            if self._last and now != self._last:
+            if now and self._last and now != self._last:
                 end = min(end, self._read)
             self._find_members()
         every, runs_of = tuple(range(len(self.root.variables.plain))), dict(self._done)
