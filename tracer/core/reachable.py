@@ -8,7 +8,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
-_LARGEST = 100
+LARGEST = 100
 """The longest list whose items are searched."""
 
 
@@ -69,9 +69,9 @@ def held_by(value: Any) -> Iterator[Any]:
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, ref):
         yield value()
-    elif isinstance(value, list | tuple) and len(value) <= _LARGEST:
+    elif isinstance(value, list | tuple) and len(value) <= LARGEST:
         yield from value
-    elif isinstance(value, dict) and len(value) <= _LARGEST:
+    elif isinstance(value, dict) and len(value) <= LARGEST:
         yield from list(value.values())
 
 

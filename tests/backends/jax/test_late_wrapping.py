@@ -1,6 +1,9 @@
 """Programs compiled before the optimizer was wrapped: counted from then on, or noted."""
 
 import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,30 +41,7 @@ def test_a_model_that_was_fitted_is_traced_again() -> None:
     )
 
 
-def in_an_inner_function(step: Any) -> Any:
-    inner = jax.jit(step)
-    return jax.jit(lambda state: inner(state))
-
-
-def in_a_scan(step: Any) -> Any:
-    def body(state: Any, _: Any) -> Any:
-        return step(state), None
-
-    return jax.jit(lambda state: lax.scan(body, state, None, length=1)[0])
-
-
-def in_a_loop(step: Any) -> Any:
-    def body(_: Any, state: Any) -> Any:
-        return step(state)
-
-    return jax.jit(lambda state: lax.fori_loop(0, 1, body, state))
-
-
-def in_a_branch_without_jit(step: Any) -> Any:
-    return lambda state: lax.switch(1, [lambda same: same, step], state)
-
-
-def in_a_loop_that_is_far(step: Any) -> Any:
+def in_a_far_loop(step: Any) -> Any:
     """Its body holds the step by a default, and JAX holds the body weakly."""
 
     def body(_: Any, state: Any, step: Any = lambda state: step(state)) -> Any:
@@ -81,29 +61,48 @@ def in_a_vmap(step: Any) -> Any:
     return run
 
 
-def in_a_checkpoint(step: Any) -> Any:
-    return jax.checkpoint(step)
-
-
-def with_a_derivative_of_its_own(step: Any) -> Any:
+def with_its_own_derivative(step: Any) -> Any:
     own = jax.custom_vjp(step)
     own.defvjp(lambda state: (own(state), None), lambda _, cotangent: (cotangent,))
     return jax.jit(lambda state: own(state))
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        in_an_inner_function,
-        in_a_scan,
-        in_a_loop,
-        in_a_branch_without_jit,
-        in_a_loop_that_is_far,
-        in_a_vmap,
-        in_a_checkpoint,
-        with_a_derivative_of_its_own,
-    ],
-)
+def by_a_keyword(step: Any) -> Any:
+    def run(state: Any, *, step: Any = step) -> Any:
+        return step(state)
+
+    return jax.jit(run)
+
+
+def in_a_class(step: Any) -> Any:
+    class Own:
+        steps = (step,)
+
+    return jax.jit(lambda state: Own.steps[0](state))
+
+
+def called(step: Any, state: Any) -> Any:
+    return step(state)
+
+
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "inner function": lambda step: jax.jit(partial(called, jax.jit(step))),
+    "scan": lambda step: jax.jit(
+        lambda state: lax.scan(lambda s, _: (step(s), None), state, None, length=1)[0]
+    ),
+    "branch without jit": lambda step: lambda state: lax.switch(1, [lambda s: s, step], state),
+    "far loop": in_a_far_loop,
+    "vmap": in_a_vmap,
+    "checkpoint": jax.checkpoint,
+    "its own derivative": with_its_own_derivative,
+    "keyword": by_a_keyword,
+    "class": in_a_class,
+    "deque": lambda step: jax.jit(lambda state, steps=deque([step]): steps[0](state)),
+    "Partial": lambda step: jax.jit(jax.tree_util.Partial(partial(called, step))),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 def test_what_a_program_is_made_of_is_traced_again_too(around: Any) -> None:
     """JAX keeps what it traced of the body of a loop, whatever is around it."""
     optimizer = Odometer()

@@ -7,9 +7,9 @@ outer function. So all of these are dropped (`compat.forget`). This costs time, 
 else: compiled programs have no state.
 
 Functions that use an optimizer are found by the objects that they reference: the object of a
-method, a closure, a global or a default, up to `_FAR` references away. A function compiled ahead of
-time (`lower().compile()`) cannot be found and keeps its program; the optimizer's own iterations may
-show its steps.
+method, a closure, a global or a default, and what these hold, up to `_FAR` references away. A
+function compiled ahead of time (`lower().compile()`) cannot be found and keeps its program; the
+optimizer's own iterations may show its steps.
 """
 
 import gc
@@ -19,16 +19,19 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import jax
+import numpy as np
 
 from tracer.backends.jax import compat
 from tracer.core import late_wrap
 from tracer.core.late_wrap import Late
-from tracer.core.reachable import held_by, reachable
+from tracer.core.reachable import LARGEST, held_by, reachable
 
 _FAR = 6
 """How many references to follow from a function to an optimizer."""
 
 _jitted = type(jax.jit(lambda: None))
+_NOT_FOLLOWED = (dict, list, tuple, types.ModuleType, np.ndarray, jax.Array)
+"""Containers, which `held_by` follows, and what holds no optimizer or too many objects."""
 
 
 _of_recorders: "WeakSet[JaxStaleFunctions]" = WeakSet()
@@ -117,20 +120,13 @@ def _holds(function: Any, wanted: Any) -> bool:
     return any(each is wanted for each in reachable(function, _follow, _FAR))
 
 
-def _follow(held: Any) -> Iterator[Any]:
+def _follow(held: object) -> Iterator[object]:
     yield from held_by(held)
-    if type(held) is _jitted or isinstance(held, jax.custom_vjp | jax.custom_jvp):
-        yield getattr(held, "__wrapped__", None)
-    elif isinstance(held, types.MethodType):
-        yield getattr(held.__self__, "optimizer", None)
-        yield getattr(held.__self__, "_optimizer", None)
-    elif _is_of_program(held):
+    if isinstance(held, types.FunctionType):
+        yield from (held.__kwdefaults__ or {}).values()
+    elif isinstance(held, type):
+        yield from (each for each in vars(held).values() if not callable(each))
+    elif not isinstance(held, _NOT_FOLLOWED):
         yield from list(getattr(held, "__dict__", {}).values())
-
-
-def _is_of_program(held: Any) -> bool:
-    """True for an object of the program's own class, such as a trainer."""
-    module = type(held).__module__.partition(".")[0]
-    return module not in ("builtins", "jax", "jaxlib", "numpy", "types") and not isinstance(
-        held, type | types.ModuleType
-    )
+        referents = gc.get_referents(held)  # also in slots, a `deque` or a function of JAX
+        yield from referents if len(referents) <= LARGEST else ()
