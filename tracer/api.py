@@ -1,24 +1,26 @@
 """What users call in a program: `wrap`, `trace_of`, `record` and `report`.
 
-What these need is imported when they are called: no framework before `wrap` or `record`.
+No framework is imported before `wrap` or `record` is called.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.core import collectors
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.errors import OptimizerWarning, is_mistake
+from tracer.hooks import recording, wrapping
+from tracer.hooks.recording import Recording as Recording, recording_of as recording_of
+from tracer.model.launches import of_this_process
 from tracer.model.trace import Trace
 
 __tracebackhide__ = is_mistake
 
 if TYPE_CHECKING:
     from tracer.core.recorder import Recorder
-    from tracer.hooks import recording
     from tracer.reporters.columns import By
 
 
@@ -32,23 +34,6 @@ def _collectors() -> Sequence[type[Collector]]:
 
 
 collectors.shared = _collectors
-
-
-class Recording:
-    """What `record` yields; `trace` returns a snapshot, in the block and after it."""
-
-    def __init__(self, counted: "recording.Recording | None" = None) -> None:
-        from tracer.hooks import recording
-
-        self.counted = recording.Recording() if counted is None else counted
-        """The recording behind it, to which the command and the fixtures add optimizers."""
-
-    def trace(self) -> Trace:
-        """A frozen trace of what every optimizer did since the block began."""
-        return self.counted.trace().derived(_of_this_process)  # after the block always the same one
-
-    def __repr__(self) -> str:
-        return f"<Recording: its trace() is {self.trace()!r}>"
 
 
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
@@ -82,8 +67,6 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    from tracer.hooks import recording
-
     wrapped, recorder, is_new = recording.wrap(optimizer, retrace=retrace, effects=effects)
     if is_new and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
@@ -110,13 +93,11 @@ def trace_of(optimizer: object) -> Trace:
     It holds all complete steps of the outermost optimizer and of optimizers nested in it.
     Raises `ValueError` if the optimizer was never wrapped.
     """
-    from tracer.hooks import wrapping
+    trace = wrapping.trace_of(optimizer)
+    return Trace(of_this_process(trace.data), trace.objects)
 
-    return _of_this_process(wrapping.trace_of(optimizer))
 
-
-@contextmanager
-def record(*, effects: bool = False) -> Iterator[Recording]:
+def record(*, effects: bool = False) -> AbstractContextManager[Recording]:
     """Trace every optimizer that is used in the block; yields a `Recording`.
 
     Only what runs in the block counts: its steps are numbered from 1. `record` wraps optimizers
@@ -132,24 +113,7 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
-    from tracer.hooks import recording
-
-    with recording.record(effects=effects) as counted:
-        yield Recording(counted)
-
-
-@contextmanager
-def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block; `Recording.counted` can take more of them.
-
-    If `effects`, the variables are compared before and after each step of the block.
-
-    Raises `tracer.UnsupportedOptimizer` if one is not a supported optimizer.
-    """
-    from tracer.hooks import recording
-
-    with recording.recording_of(*optimizers, effects=effects) as counted:
-        yield Recording(counted)
+    return recording.record(effects=effects)
 
 
 def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:
@@ -166,13 +130,6 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
     given = optimizer_or_trace
     formats.print_report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
-
-
-def _of_this_process(trace: Trace) -> Trace:
-    """The trace with the launch and the worker of this process."""
-    from tracer.model import launches
-
-    return Trace(launches.of_this_process(trace.data), trace.objects)
 
 
 for _function in (wrap, trace_of):

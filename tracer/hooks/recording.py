@@ -21,6 +21,7 @@ from tracer.hooks import wrapping
 from tracer.hooks.family import family, kind_to_trace
 from tracer.hooks.wrapping import lock
 from tracer.model.evidence import Fitted
+from tracer.model.launches import of_this_process
 from tracer.model.merge import combine
 from tracer.model.names import finder
 from tracer.model.records import Note, TraceData
@@ -32,7 +33,10 @@ T = TypeVar("T")
 
 
 class Recording(Holder):
-    """Holds the optimizers of a block, and notes those that cannot be traced."""
+    """What `record` yields; `trace` returns a frozen trace, in the block and after it.
+
+    It holds the optimizers of the block, and notes those that cannot be traced.
+    """
 
     def __init__(self, *, effects: bool = False) -> None:
         """If `effects`, the variables are compared before and after each step."""
@@ -73,9 +77,7 @@ class Recording(Holder):
         every = [*used, *unused]
         retraced = notes if any(counted[0].graphs for counted in used) else []
         data, objects = combine(every, [*retraced, *self._notes(nothing=not every)])
-        if not objects:
-            return Trace(data)
-        return Trace(data, finder(objects, canonical))
+        return Trace(of_this_process(data), finder(objects, canonical) if objects else None)
 
     def _notes(self, nothing: bool) -> list[Note]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""
@@ -176,7 +178,12 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
 
 @contextmanager
 def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace only these optimizers in the block: see `tracer.api.recording_of`."""
+    """Trace only these optimizers in the block; `Recording.take` adds more of them.
+
+    If `effects`, the variables are compared before and after each step of the block.
+
+    Raises `tracer.UnsupportedOptimizer` if one is not a supported optimizer.
+    """
     recording = Recording(effects=effects)
     with _ending(recording):
         for optimizer in optimizers:
