@@ -14,6 +14,7 @@ from typing import Any
 
 from tracer.api import trace_of, wrap
 from tracer.core.interrupts import suppress_faults
+from tracer.model.counts import EXECUTIONS, counting
 from tracer.model.trace import Trace
 from tracer.model.words import some
 
@@ -163,7 +164,7 @@ class _Faults(suppress_faults):
 def line(trace: Trace, first: int, last: int) -> str:
     """The updates in the steps from `first` to `last`, on one line."""
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
-    if _has_lost(trace):
+    if trace.counts.step_unknown(_executed):
         return f"{steps}: updates are unknown, because the trace lost details of some steps"
     within = range(first, last + 1)
     every = trace.per_step("updates", step=within)
@@ -177,19 +178,17 @@ def line(trace: Trace, first: int, last: int) -> str:
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
-def _has_lost(trace: Trace) -> bool:
-    """Whether the step of some executions is unknown."""
-    inside = [block for block in trace.blocks if not block.outside]
-    return any(block.total > sum(run.total for run in block.runs) for block in inside)
+_executed = counting(EXECUTIONS, None)
 
 
 def counts(trace: Trace) -> dict[str, float]:
     """The values for the logs of an epoch, counted from the start of the trace."""
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
+    is_known = not trace.counts.step_unknown(_executed)
     return {
         "tracer/steps": trace.steps,
         "tracer/updates": trace.updates(),
-        "tracer/steps_without_updates": float("nan") if _has_lost(trace) else empty,
+        "tracer/steps_without_updates": empty if is_known else float("nan"),
         "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
     }
 

@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,7 +69,7 @@ class OptimizerTracer:
     """What the fixture `optimizer_tracer` gives: `wrap` and `trace`."""
 
     def __init__(self, recording: "Recording", stack: ExitStack) -> None:
-        self._recording = recording
+        self.recording = recording
         self._stack = stack
         self._checks: list[tuple[Check, Recording]] = []
 
@@ -80,7 +80,7 @@ class OptimizerTracer:
         `effects=True`, the trace also says which weights each step changed.
         """
         __tracebackhide__ = True
-        self._recording.counted.take(optimizer, effects=effects)
+        self.recording.take(optimizer, effects=effects)
         if expected:
             from tracer.api import recording_of
             from tracer.testing.assertions import expect_updates
@@ -92,7 +92,7 @@ class OptimizerTracer:
     @property
     def trace(self) -> "Trace":
         """The trace of the wrapped optimizers so far, each since it was wrapped."""
-        return self._recording.trace()
+        return self.recording.trace()
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected, once the test has ended."""
@@ -101,7 +101,7 @@ class OptimizerTracer:
         messages = [check(recording.trace()) for check, recording in self._checks]
         if not any(messages) and self.trace.optimizers:
             messages = [incomplete(self.trace, [])]
-        return [message for message in messages if message]
+        return messages
 
 
 _fixture = pytest.StashKey[OptimizerTracer]()
@@ -111,25 +111,15 @@ _fixture = pytest.StashKey[OptimizerTracer]()
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Trace the body of a test that asks for it, and check what it did if it passed."""
     failures: list[str] = []
-    body = partial(_body, item, _checks(item), failures)
-    instance = getattr(item, "instance", None)
+    body, instance = _body(item, _checks(item), failures), getattr(item, "instance", None)
     call = getattr(instance, "_callTestMethod", None)
-    if call is None:
-        with body():
-            result = yield
-    else:  # `unittest.TestCase.run` calls it between `setUp` and `tearDown`
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(instance, "_callTestMethod", lambda method: _in(body(), call, method))
-            result = yield
+    with pytest.MonkeyPatch.context() as patch, nullcontext() if call else body:
+        if call:  # `unittest.TestCase.run` calls it between `setUp` and `tearDown`
+            patch.setattr(instance, "_callTestMethod", body(call))
+        result = yield
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)
     return result
-
-
-def _in(block: AbstractContextManager[None], call: Callable[[Any], Any], method: Any) -> Any:
-    __tracebackhide__ = True
-    with block:
-        return call(method)
 
 
 @contextmanager
@@ -145,10 +135,10 @@ def _body(
         with tracer.record(effects=effects) if checks else nullcontext() as recording:
             yield
     finally:
-        unsaved = _save(item, recording or traced)
-    failures += [message for check in checks if recording and (message := check(recording.trace()))]
-    failures += [] if traced is None else traced.failures()
-    failures += [unsaved] if unsaved else []
+        unsaved = _save(item, recording or (traced and traced.recording))
+    found = [check(recording.trace()) for check in checks if recording]
+    found += [*([] if traced is None else traced.failures()), unsaved]
+    failures += filter(None, found)
 
 
 def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
@@ -175,14 +165,11 @@ def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
 # The option `--tracer-save`.
 
 
-def _save(item: pytest.Item, traced: "Recording | OptimizerTracer | None") -> str:
+def _save(item: pytest.Item, recording: "Recording | None") -> str:
     """Save what a test did, if the option asks for it; return why it could not be saved."""
     folder: str | None = item.config.getoption("tracer_save")
-    if folder is None or traced is None:
-        return ""
-    trace = traced.trace if isinstance(traced, OptimizerTracer) else traced.trace()
     try:
-        if trace.optimizers:
+        if folder and recording and (trace := recording.trace()).optimizers:
             os.makedirs(folder, exist_ok=True)
             trace.save(Path(folder, _file_name(item.nodeid)))
     except (OSError, tracer.TraceFileError) as error:
@@ -201,6 +188,5 @@ def _file_name(nodeid: str) -> str:
     path, _, name = nodeid.partition("::")
     plain = f"{path.replace('/', '.')}.{name.replace('::', '.')}"
     safe = re.sub(r"[^\w.,=+\[\]-]", "_", plain.replace("/", "."))[:180]
-    if safe != plain:
-        safe += f".{zlib.crc32(nodeid.encode()):08x}"
-    return f"{safe}.json"
+    code = "" if safe == plain else f".{zlib.crc32(nodeid.encode()):08x}"
+    return f"{safe}{code}.json"
