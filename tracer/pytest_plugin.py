@@ -135,7 +135,7 @@ def _body(
         with tracer.record(effects=effects) if checks else nullcontext() as recording:
             yield
     finally:
-        unsaved = _save(item, recording or (traced and traced.recording))
+        unsaved = _save(item, recording or (traced.recording if traced else None))
     found = [check(recording.trace()) for check in checks if recording]
     found += [*([] if traced is None else traced.failures()), unsaved]
     failures += filter(None, found)

@@ -11,7 +11,7 @@ from itertools import chain
 from numbers import Real
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
-from weakref import ref
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from tracer.model.records import Rate, RateRun
 MOST = 50
 """The most runs kept of a rate: the last ones."""
 _ASSIGNED = "assignments in a function"
+_KINDS: tuple[Literal["rate", "decay"], ...] = ("rate", "decay")
 _Key = tuple[Literal["rate", "decay"], int, str]
 """Rate or decay, the number of the group, and `nan`, `inf` or `-inf` if the value is not finite."""
 
@@ -35,10 +36,10 @@ def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
         return RateRun(step, 1, value, value)
     if value == run.last:
         return run
-    before = [run.last] if run.turn is None else [run.last, run.turn]
     low, high = min(run.value, value), max(run.value, value)
-    turn = min(before) if min(before) < low else None
-    turn = max(before) if max(before) > high else turn
+    before = (run.last, run.last if run.turn is None else run.turn)
+    outside = [turn for turn in before if not low <= turn <= high]
+    turn = max(outside, key=lambda turn: abs(turn - value), default=None)
     return replace(run, last=value, values=run.values + 1, turn=turn)
 
 
@@ -60,8 +61,10 @@ class Rates(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._sources: list[_Source] = []
-        self._members: dict[_Key, tuple[int, ...]] = {}
-        self._graphs: list[ref[Any]] = []
+        self._members: dict[tuple[str, int], tuple[int, ...]] = {}
+        """The variables of each group, and those that decay; empty if several optimizers are
+        nested, which share the variables."""
+        self._graphs = WeakSet[Any]()
         """The graphs in which steps were traced."""
         self._done: dict[_Key, list[RateRun]] = {}
         """The runs that ended, as at a baseline."""
@@ -83,17 +86,15 @@ class Rates(Collector):
         alive, found = optimizers.alive(), dict[int, _Source]()
         for index, traced in enumerate(optimizers.all):
             own = traced.optimizer()
-            if own is None or _is_around(own, alive):
-                continue
-            text, schedule = _schedule(backend.rate_of(own), own)
-            begun = optimizers.stepping.get(index)
-            if begun is None and schedule is not None and not backend.is_restored(own):
-                begun = 0  # its count was made in the first step
-            key = id(getattr(own, "param_groups", own))
-            found[key] = _Source(traced, text, schedule, begun)
+            if own is not None and not _is_around(own, alive):
+                text, schedule = _schedule(backend.rate_of(own), own)
+                begun = optimizers.stepping.get(index)
+                if begun is None and schedule is not None and not backend.is_restored(own):
+                    begun = 0  # its count was made in the first step
+                key = id(getattr(own, "param_groups", own))
+                found[key] = _Source(traced, text, schedule, begun)
         self._sources = [*found.values()]
-        with suppress_faults():
-            self._find_members()
+        self._find_members()
         if call.place.graph is not None and optimizers.all[0].kind.name == "v1":
             self._look(1)  # a number is a constant of the graph
             self._looks = 0
@@ -103,14 +104,13 @@ class Rates(Collector):
         throttle = self.root.collectors.throttle
         if call.parent is None and self.root.backend.watches_rates:
             self._look(0)
-            self._looks = 0
         elif call.parent is None and perf_counter() >= throttle.due:
             throttle.run(lambda: self._look(0))
 
     def step_traced(self, call: Call) -> None:
         """Remember the graph: it may also assign the rate."""
         if call.place.graph is not None:
-            self._graphs.append(ref(call.place.graph))
+            self._graphs.add(call.place.graph)
 
     def function_called(self) -> None:
         """Read the rates that the function's steps will use."""
@@ -118,7 +118,7 @@ class Rates(Collector):
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
-        self._end(self.root.step_count())
+        self._done, self._runs = self._until(self.root.step_count()), {}
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -126,34 +126,25 @@ class Rates(Collector):
 
         Otherwise it lasts to the last reading: it may have changed since.
         """
-        root, end = self.root.optimizers.root, self.root.step_count()
+        root, end, backend = self.root.optimizers.root, self.root.step_count(), self.root.backend
         with suppress_faults():
             now = self._now()
             if now and self._last and now != self._last:
                 end = min(end, self._read)
-            self._find_members()
-        every, runs_of = tuple(range(len(self.root.variables.plain))), dict(self._done)
-        for key, run in self._until(end).items():
-            runs_of[key] = [*runs_of.get(key, ()), run]
+        self._find_members()
+        every, runs_of = tuple(range(len(self.root.variables.plain))), self._until(end)
         for group, source in enumerate(self._sources):
-            key = "rate", group, ""
-            own = self._members.get(key, every)
-            if self._is_assigned(source):
-                runs_of = {each: runs for each, runs in runs_of.items() if each[:2] != key[:2]}
+            own, optimizer = self._members.get(("rate", group), every), source.traced.optimizer()
+            rate = None if optimizer is None else backend.rate_of(optimizer)
+            if rate is not None and any(backend.writes_to(g, rate) for g in list(self._graphs)):
+                runs_of = {key: runs for key, runs in runs_of.items() if key[:2] != ("rate", group)}
                 yield Rate(root, "rate", group, own, (), schedule=_ASSIGNED)
-            elif source.text and key not in runs_of:
+            elif source.text and ("rate", group, "") not in runs_of:
                 yield Rate(root, "rate", group, own, self._of_schedule(source, end), 0, source.text)
         for (what, group, bad), runs in runs_of.items():
             if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
-                own = self._members.get((what, group, ""), ())
+                own = self._members.get((what, group), ())
                 yield Rate(root, what, group, own, tuple(runs), self._looks, not_finite=bad)
-
-    def _is_assigned(self, source: _Source) -> bool:
-        """Whether a graph with steps assigns the rate: what they use is never read."""
-        graphs = [graph for known in self._graphs if (graph := known()) is not None]
-        optimizer, backend = source.traced.optimizer(), self.root.backend
-        rate = None if optimizer is None else backend.rate_of(optimizer)
-        return rate is not None and any(backend.writes_to(graph, rate) for graph in graphs)
 
     def _of_schedule(self, source: _Source, steps: int) -> tuple[RateRun, ...]:
         """The values of a schedule at the first and the last step, if known."""
@@ -173,12 +164,12 @@ class Rates(Collector):
             now, step = self._now(), self.root.step_count() + later
             if now != self._last:
                 if _numbers(now).keys() != _numbers(self._last).keys():
-                    self._end(self._read)  # as after a schedule replaced a number
+                    self._done, self._runs = self._until(self._read), {}  # a schedule replaced it
                 elif step > self._since:
                     self._runs = self._with_last()
                 self._last, self._since = now, step
             self._read = step
-            self._looks += 1
+            self._looks += not self.root.backend.watches_rates
 
     def _now(self) -> list[Any]:
         """The current rates and decays of the optimizers."""
@@ -193,60 +184,40 @@ class Rates(Collector):
             for key, value in _numbers(self._last).items()
         }
 
-    def _until(self, end: int) -> dict[_Key, RateRun]:
-        """The runs up to the step `end`."""
-        runs = self._with_last() if self._since <= end else self._runs
-        return {
-            key: replace(run, count=end - run.first + 1)
-            for key, run in runs.items()
-            if run.first <= end
-        }
-
-    def _end(self, step: int) -> None:
-        """End all runs with this step."""
-        for key, run in self._until(step).items():
-            self._done[key] = [*self._done.get(key, ()), run][-MOST:]
-        self._runs = {}
+    def _until(self, end: int) -> dict[_Key, list[RateRun]]:
+        """All runs, up to the step `end`."""
+        found = dict(self._done)
+        for key, run in (self._with_last() if self._since <= end else self._runs).items():
+            if run.first <= end:
+                known = [*found.get(key, ()), replace(run, count=end - run.first + 1)]
+                found[key] = known[-MOST:]
+        return found
 
     def _find_members(self) -> None:
         """Find the variables of each group, and those that decay, while they are alive."""
         held = [each and each() for each in list(self.root.variables.objects)]
         index = {id(each): number for number, each in enumerate(held) if each is not None}
-        parts: list[tuple[Sequence[Any], Sequence[Any]]] = []
-        for source in self._sources:
-            optimizer = source.traced.optimizer()
-            if optimizer is None:
-                return
-            parts += self.root.backend.groups_of(optimizer, self._got_by(source.traced, held))
-        for number, (own, decaying) in enumerate(parts):
-            found: list[tuple[_Key, Sequence[Any]]]
-            found = [(("rate", number, ""), own), (("decay", number, ""), decaying)]
-            for key, variables in found:
-                members = tuple(index[id(each)] for each in variables if id(each) in index)
-                self._members[key] = max(self._members.get(key, ()), members, key=len)
-
-    def _got_by(self, optimizer: TracedOptimizer, held: Sequence[Any]) -> list[Any]:
-        """The variables that an optimizer may update: those that it did if there are several."""
-        number = self.root.optimizers.all.index(optimizer)
-        sites = list(self.root.sites.sites) if len(self._sources) > 1 else ()
-        own = {each.variable for each in sites if (each.optimizer, each.role) == (number, "update")}
-        return [
-            each
-            for index, each in enumerate(held)
-            if each is not None and (index in own or not own)
-        ]
+        every = [each for each in held if each is not None and len(self._sources) == 1]
+        found = (source.traced.optimizer() for source in self._sources)
+        alive = [optimizer for optimizer in found if optimizer is not None]
+        with suppress_faults():
+            groups = (self.root.backend.groups_of(optimizer, every) for optimizer in alive)
+            known = chain(*groups) if len(alive) == len(self._sources) else ()
+            for number, members in enumerate(known):
+                for what, variables in zip(_KINDS, members, strict=True):
+                    own = tuple(index[id(each)] for each in variables if id(each) in index)
+                    before = self._members.get((what, number), ())
+                    self._members[what, number] = max(before, own, key=len)
 
 
 def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
     """The rates and decays of a reading that are numbers; 0 for one that is not finite."""
     found: dict[_Key, float] = {}
-    for number, (rate, decay) in enumerate(chain(*reading)):
-        numbers: list[tuple[Literal["rate", "decay"], Any]] = [("rate", rate), ("decay", decay)]
-        for what, value in numbers:
+    for group, pair in enumerate(chain(*reading)):
+        for what, value in zip(_KINDS, pair, strict=True):
             if isinstance(value, Real):
-                is_finite = math.isfinite(value)
-                bad = "" if is_finite else str(float(value))
-                found[what, number, bad] = float(value) if is_finite else 0.0
+                bad = "" if math.isfinite(value) else str(float(value))
+                found[what, group, bad] = 0.0 if bad else float(value)
     return found
 
 
@@ -256,9 +227,9 @@ def _schedule(rate: Any, optimizer: Any) -> tuple[str, Any]:
     A schedule of the program is never called: it may count its calls.
     """
     if callable(rate):
+        is_divided = getattr(optimizer, "_initial_decay", 0)  # legacy: each value
         ships = type(rate).__module__.startswith(("keras.", "tf_keras."))
-        ships &= not getattr(optimizer, "_initial_decay", 0)  # legacy: it divides each value
-        return maker_of(rate), rate if ships else None
+        return maker_of(rate), rate if ships and not is_divided else None
     in_graph = getattr(rate, "graph", None) is not None  # of TensorFlow 1
     return f"the tensor {rate.name.partition(':')[0]}" if in_graph else "", None
 
