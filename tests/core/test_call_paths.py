@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracer.core import call_paths as paths_module
-from tracer.core.call_paths import UNKNOWN, Paths, frames_from, shown_file
+from tracer.core.call_paths import Paths, frames_from, shown_file
 from tracer.model.records import Line
 
 
@@ -76,15 +76,6 @@ def test_equal_code_of_two_files_is_two_paths() -> None:
     assert first == third != second
     assert paths.rows[first][-1] == Line("<module>", "<one>", 1)
     assert paths.rows[second][-1] == Line("<module>", "<other>", 1)
-
-
-def test_there_is_an_end_to_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes later is not known, and what is known stays so."""
-    monkeypatch.setattr(paths_module, "MAX_PATHS", 2)
-    paths = Paths(not_known)
-    rows = [[Line(name)] for name in "abc"]
-    assert [paths.number(row) for row in rows] == [0, 1, UNKNOWN]
-    assert paths.number(rows[1]) == 1
 
 
 def test_frames_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -27,10 +28,7 @@ from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
 
 UNKNOWN = -1
-"""The number of an unknown path, also when there are too many paths."""
-
-MAX_PATHS = 2000
-"""The largest number of paths; a program has a handful."""
+"""The number of an unknown path."""
 
 _MAX_FRAMES = 4096
 """The most frames known by their instructions; at this number all are forgotten."""
@@ -38,7 +36,7 @@ _MAX_FRAMES = 4096
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # parts of the enclosing function
 _NOT_SHOWN = {*FRAMEWORKS, "tracer", "decorator", "pluggy", "six", "wrapt"}
 """The tracer, frameworks, and packages that only forward calls."""
-_CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
+_CELL = re.compile(r"ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 _SCRIPTS = os.path.normcase(sysconfig.get_paths()["scripts"]) + os.sep
@@ -53,16 +51,22 @@ AuthorOf = Callable[[CodeType, int], Line | None]
 unknown."""
 
 
+@cache
 def shown_file(file: str) -> str:
     """The short name of a file: relative to the working folder if the file is below it.
+
+    The first answer stays: the program may change its working folder.
 
     >>> shown_file("/elsewhere/models/train.py")
     'models/train.py'
     >>> shown_file("<ipython-input-3-8a5e>")
     'cell 3'
     """
-    if is_cell(file):
-        return _cell(file)
+    cell = _CELL.search(file)
+    if cell is not None:
+        ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        numbers = getattr(getattr(ipython, "compile", None), "_filename_map", {})
+        return f"cell {cell[1] or numbers.get(file, '')}".rstrip()
     if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
         return file
     with suppress(OSError, ValueError):  # the working folder is gone, or on another drive
@@ -70,22 +74,6 @@ def shown_file(file: str) -> str:
         if not below.startswith(os.pardir):
             return below
     return os.path.join(*os.path.normpath(file).split(os.sep)[-2:])
-
-
-def is_cell(file: str) -> bool:
-    """Whether the file is a cell of a notebook."""
-    return _CELL.search(file) is not None
-
-
-def _cell(file: str) -> str:
-    """The name of a notebook cell, with its number if IPython knows it."""
-    if file.startswith("<ipython-input-"):
-        number: Any = file.removeprefix("<ipython-input-").partition("-")[0]
-    else:
-        ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        numbers = getattr(getattr(ipython, "compile", None), "_filename_map", {})
-        number = numbers.get(file, "")
-    return f"cell {number}" if number != "" else "cell"
 
 
 def line(file: str, number: int) -> str:
@@ -109,15 +97,10 @@ def line_of_caller(made: object) -> str:
 
     If no line of the program is on the stack, the line of a package.
     """
-    found = ""
-    for frame in frames_from(sys._getframe(1)):
-        sort = sort_of(frame)
-        if sort != "other" and not _constructs(frame, made):
-            here = line(frame.f_code.co_filename, frame.f_lineno)
-            if sort == "program":
-                return here
-            found = found or here
-    return found
+    outwards = [each for each in frames_from(sys._getframe(1)) if not _constructs(each, made)]
+    innermost = {sort_of(frame): frame for frame in reversed(outwards)}
+    frame = innermost.get("program") or innermost.get("package")
+    return line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
 def _constructs(frame: FrameType, made: Any) -> bool:
@@ -142,7 +125,6 @@ class Paths:
         """The number of calls while tracing, by site and path."""
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._author_of = author_of
-        self._shown: dict[str, str] = {}
         self._known: dict[tuple[int, int], tuple[Sort, int, CodeType]] = {}
         self._lock = locks.new_lock("paths")
 
@@ -152,8 +134,6 @@ class Paths:
         with self._lock:
             number = self._numbers.get(row)
             if number is None:
-                if len(self.rows) >= MAX_PATHS:
-                    return UNKNOWN
                 number = self._numbers[row] = len(self.rows)
                 self.rows.append(row)
             return number
@@ -182,9 +162,9 @@ class Paths:
         sort = sort_of(frame)
         if sort in ("program", "package"):
             line = Line(qualified(code), code.co_filename, frame.f_lineno or code.co_firstlineno)
-            if _is_generated(code):
+            if "__autograph_generated_file" in code.co_filename:
                 line = self._author_of(code, line.number) or line
-            number = self.number([replace(line, file=self._file(line.file))])
+            number = self.number([replace(line, file=shown_file(line.file))])
         if len(self._known) >= _MAX_FRAMES:
             self._known = {}
         found = self._known[id(code), frame.f_lasti] = sort, number, code
@@ -199,11 +179,6 @@ class Paths:
         lines = reversed(self.lines(path))
         return next((f"{each.file}:{each.number}" for each in lines if each.file), "")
 
-    def _file(self, file: str) -> str:
-        """The first answer of `shown_file`: the program may change its working folder."""
-        shown = shown_file(file)
-        return shown if is_cell(file) else self._shown.setdefault(file, shown)
-
 
 def path_or_none(path: int) -> int | None:
     """The index of a path in a trace; None if it is unknown."""
@@ -215,10 +190,6 @@ def frames_from(at: Any) -> Iterator[Any]:
     while at is not None:
         yield at
         at = at.f_back
-
-
-def _is_generated(code: CodeType) -> bool:
-    return "__autograph_generated_file" in code.co_filename
 
 
 def sort_of(frame: FrameType) -> Sort:
