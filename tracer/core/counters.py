@@ -6,12 +6,13 @@ is in its log; the backend sorts out what programs do meanwhile.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.log import HostLog, Reading, since
-from tracer.model.records import Observation
+from tracer.core.log import HostLog, Reading, since, until
+from tracer.model.records import OBSERVATIONS, Observation
 
 
 class CountedBlock(NamedTuple):
@@ -77,6 +78,42 @@ class Counted(NamedTuple):
 Counts = dict[int, Counted]
 
 
+class EffectLogs:
+    """The observations that Python made in steps; callers hold the lock of the counters."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
+
+    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
+        """Log the observations of one step."""
+        logs = self._logs[replica]
+        for source in found:
+            log = logs.get(source)
+            if log is None:
+                log = logs[source] = HostLog()
+            log.add(stamp)
+
+    def read(self, replica: int, last: int) -> dict[Source, Reading]:
+        """The observations on a replica in the steps up to `last`."""
+        logs = self._logs[replica]
+        return {source: until(log.reading(), last) for source, log in logs.items()}
+
+
+def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:
+    """Return the observations of a step in which these variables were compared.
+
+    `bits` has the answers to `questions`, in the same order.
+    """
+    found = zip(questions(tuple(variables)), bits, strict=False)
+    return [Source(tuple(variables), "compared"), *(source for source, bit in found if bit)]
+
+
+@lru_cache(maxsize=256)
+def questions(variables: tuple[int, ...]) -> list[Source]:
+    """The meaning of each bit of a step."""
+    return [Source((each,), what) for what in OBSERVATIONS[1:] for each in variables]
+
+
 class Clock:
     """Numbers the steps of a replica as they begin, from 1 on; this one is in Python."""
 
@@ -103,7 +140,7 @@ class Counters:
         self.lock = locks.new_lock("counters")
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
-        """Compares the variables of each step (a subclass of `effects.Logs`); None until somebody
+        """Compares the variables of each step (a subclass of `EffectLogs`); None until somebody
         wants effects."""
         self._compared_from: dict[int, int] = {}
         """The first step with effects, by replica; the first of all for later replicas."""

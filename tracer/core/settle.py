@@ -1,23 +1,25 @@
 """Turns counts into the blocks of a trace. No framework, no state, no locks.
 
 - `settle` keeps the ended steps of a replica, numbered from 1 without gaps.
-- `blocks_of` and `calls_of` combine sites that differ only in the variable into one record, and
-  note what is not known. `tracer.core.effects` does so for effects.
+- `blocks_of`, `calls_of` and `effects_of` combine sites, or observations, that differ only in the
+  variable into one record, and note what is not known.
 
 A step that began and did not end may still run, may have raised, or may have lost its detail;
 `settle` alone decides which.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import path_or_none
 from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
+from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.log import APPLYING, WITHIN, Reading
-from tracer.model.records import Block, Entry
+from tracer.model.records import Block, Entry, Observation
 from tracer.model.timeline import Run, Timeline, join, union
 from tracer.model.words import some
 
@@ -51,27 +53,28 @@ def settle(counted: Counted) -> Ended:
     """
     blocks = list(counted.blocks.values())
     own = [run for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
-    gone = _missing(own, counted.steps)
-    running = {span: _between(counted.under_way, *span) for span in gone}
-    missing = [part for span in gone for part in _without(*span, running[span])]
+    running = [
+        number for number in counted.under_way if not any(number in run.steps for run in own)
+    ]
+    missing = _missing([*own, *(Run(number, 1, 1) for number in running)], counted.steps)
     short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
-    if short:  # nothing else is concluded from missing rows
-        gone = [(number, number) for numbers in running.values() for number in numbers]
-    if len(short) == 1:
+    unknown = None
+    if short:
         key, reading = blocks[short[0]]
         runs = [Run(first, 1, last - first + 1) for first, last in missing]
-        if sum(run.total for run in runs) == reading.lost:  # no other block can have run them
+        if len(short) == 1 and sum(run.total for run in runs) == reading.lost:
             found = union([*reading.runs.get(0, ()), *runs])
             blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: found}, lost=0)
-            missing = []
-    lost = (1, counted.steps) if any(reading.lost for _, reading in blocks) else None
-    if short and missing:
-        lost, missing = (missing[0][0], missing[-1][1]), []
+        elif missing:
+            unknown = missing[0][0], missing[-1][1]
+        missing = []  # nothing else is concluded from missing rows
+    if any(reading.lost for _, reading in blocks):
+        unknown = unknown or (1, counted.steps)
     last_ended = max((run.last for run in own), default=0)
     stopped = [span for span in missing if counted.calm or span[0] <= last_ended]
     number = sum(last - first + 1 for first, last in stopped)
-    ended = Ended(counted.steps, blocks, number, lost, list(counted.effects.items()))
-    return _renumbered(ended, gone)
+    ended = Ended(counted.steps, blocks, number, unknown, list(counted.effects.items()))
+    return _renumbered(ended, sorted([*missing, *((number, number) for number in running)]))
 
 
 def _missing(own: Sequence[Run], steps: int) -> list[_Span]:
@@ -87,19 +90,6 @@ def _missing(own: Sequence[Run], steps: int) -> list[_Span]:
     return [(low, high) for low, high, (ran,) in Timeline.of(runs, steps, 1).spans() if not ran]
 
 
-def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
-    """The numbers inside a span, sorted."""
-    return sorted(number for number in numbers if first <= number <= last)
-
-
-def _without(first: int, last: int, numbers: Iterable[int]) -> Iterator[_Span]:
-    """Yield the parts of a span between these numbers in it, which are sorted."""
-    for number in (*numbers, last + 1):
-        if number > first:
-            yield first, number - 1
-        first = number + 1
-
-
 def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
     """Remove the steps `gone` (sorted spans) and renumber the others."""
     if not gone:
@@ -111,10 +101,9 @@ def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
             kept.append((number, first - 1, shift))
         number, shift = last + 1, shift + last - first + 1
     kept.append((number, max(ended.steps, number), shift))
-    starts = [first for first, _, _ in kept]
 
     def moved(run: Run) -> Iterator[Run]:
-        nearest = max(0, bisect_right(starts, run.first) - 1)
+        nearest = max(0, bisect_right(kept, run.first, key=itemgetter(0)) - 1)
         for first, last, by in kept[nearest:]:
             if first > run.last:
                 return
@@ -169,7 +158,12 @@ def blocks_of(
             mine.append(Block(root, index, "graph", "", True, (), free, ()))
         blocks += mine
         if any(block.step_unknown for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost))
+            first, last = ended.lost
+            notes.append(
+                f"on replica {replica}, details of some steps from {first} to {last} were lost (a "
+                "function ran more steps in one call than are kept): the totals are exact, but the "
+                "step of some updates is unknown"
+            )
         if ended.stopped:
             notes.append(
                 f"on replica {replica}, {some(ended.stopped, 'step')} ended with an error: updates "
@@ -275,13 +269,47 @@ def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield site, tuple(sorted(variables)), *key[5:]
 
 
-def _lost(replica: int, steps: tuple[int, int]) -> str:
-    first, last = steps
-    which = f"some steps from {first} to {last}"
-    unknown = "the step of some updates is unknown"
-    if first == last:
-        which, unknown = f"step {first}", "it is unknown which updates were in this step"
-    return (
-        f"on replica {replica}, details of {which} were lost (a function ran more steps in one "
-        f"call than are kept): the totals are exact, but {unknown}"
-    )
+def effects_of(
+    root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
+) -> Iterator[Block]:
+    """Yield the effects of a trace; variables with the same effects share a block."""
+    for replica, ended in sorted(replicas.items()):
+        seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
+        for source, reading in ended.effects:
+            for variable in source.variables:
+                seen[source.what, variable].append(reading)
+        alike: dict[tuple[Observation, int, tuple[Run, ...]], list[int]] = defaultdict(list)
+        for (what, variable), readings in seen.items():
+            runs = readings[0].runs.get(0, ())
+            if len(readings) > 1:
+                runs = union(run for each in readings for run in each.runs.get(0, ()))
+            total = sum(run.total for run in runs) + sum(each.lost for each in readings)
+            alike[what, total, tuple(runs)].append(variable)
+        for (what, total, steps), same in alike.items():
+            entry = Entry(root, 0, what, None, tuple(sorted(same)))
+            yield Block(root, indices[replica], "eager", "", False, (entry,), total, steps)
+
+
+def not_compared(counted: Counted) -> int:
+    """How many ended steps with effects on have none that are known by step."""
+    if counted.compared_from is None:
+        return 0
+    own = [
+        reading
+        for block, reading in counted.blocks.values()
+        if block.step and block.function != SESSION_GRAPH
+    ]
+    runs = [
+        run
+        for source, reading in counted.effects.items()
+        if source.what == "compared" and source.variables
+        for run in reading.runs.get(0, ())
+    ]
+    asked = range(max(1, counted.compared_from), counted.steps + 1)
+    placed = _steps_in((run for each in own for run in each.runs.get(0, ())), asked)
+    ended = min(len(asked), placed + sum(each.lost for each in own))
+    return max(0, ended - _steps_in(runs, asked))
+
+
+def _steps_in(runs: Iterable[Run], steps: range) -> int:
+    return sum(part.total for run in runs if (part := run.intersect(steps)) is not None)

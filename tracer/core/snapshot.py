@@ -19,12 +19,11 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core import effects as of_effects, settle, tracings
+from tracer.core import settle, tracings
 from tracer.core.backend import Iterations, Root, Surroundings, passed_to_any
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
-from tracer.core.tracings import Key
 from tracer.model.names import distinct, finder
 from tracer.model.records import (
     Block,
@@ -55,7 +54,8 @@ class Baseline(NamedTuple):
 
     counts: Counts
     calls: _Called
-    graphs: dict[Key, Graph]
+    graphs: Sequence[Graph]
+    """The figures of each graph tracing."""
     notes: frozenset[Note]
     """The notes of every later trace, except facts; only other notes are about later steps."""
     auxiliary: int = 0
@@ -64,7 +64,7 @@ class Baseline(NamedTuple):
     """Each optimizer's own count of its steps."""
 
 
-THE_BEGINNING = Baseline({}, {}, {}, frozenset())
+THE_BEGINNING = Baseline({}, {}, (), frozenset())
 
 
 class Reader:
@@ -112,13 +112,14 @@ class Reader:
         blocks = self._root.blocks
         with blocks.counters.lock:
             counts = blocks.counters.read(under_way, blocks.is_calm)
-            figures = blocks.tracings.figures(
-                lambda replica, number: counts[replica].blocks[number][1].total
-            )
+
+            def total_of(replica: int, number: int) -> int:
+                return counts[replica].blocks[number][1].total
+
             return Baseline(
                 counts,
                 self._called_so_far(),
-                figures,
+                [tracing.figures(total_of) for tracing in blocks.tracings.all],
                 frozenset([*self._root.notes, *_notes_on(self._root.where)]),
                 sum(optimizer.called.total() for optimizer in self._optimizers.all),
             )
@@ -171,7 +172,8 @@ class Reader:
         notes = self._all_notes(blocks, unknown, names, baseline)
         last = max((each.steps for each in now.counts.values()), default=0)
         where, devices = self._root.where, self._root.devices
-        graphs = self._graph_records(now, baseline, replicas)
+        ended_before = {replica: counted.past for replica, counted in baseline.counts.items()}
+        graphs = tracings.since(now.graphs, baseline.graphs, ended_before)
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
@@ -183,13 +185,16 @@ class Reader:
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in replicas),
             blocks=tuple(blocks),
             calls=called,
-            graphs=graphs,
+            graphs=tuple(
+                replace(graph, root=optimizers.root, replica=replicas[graph.replica])
+                for graph in graphs
+            ),
             notes=notes,
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(lines),
             paths=paths,
-            effects=tuple(of_effects.effects_of(optimizers.root, ended, replicas)),
+            effects=tuple(settle.effects_of(optimizers.root, ended, replicas)),
             rates=tuple(rates_in(rates, range(past + 1, last + 1))),
             not_updated=not_updated,
         )
@@ -253,17 +258,6 @@ class Reader:
             *map(Note, missed),
         )
 
-    def _graph_records(
-        self, now: Baseline, baseline: Baseline, replicas: dict[int, int]
-    ) -> tuple[Graph, ...]:
-        root, records = self._optimizers.root, []
-        for key, figures in now.graphs.items():
-            past = baseline.counts.get(key.replica, Counted(0, {})).past
-            new = tracings.since(figures, baseline.graphs.get(key), past)
-            if new.tracings or new.steps:
-                records.append(replace(new, root=root, replica=replicas[key.replica]))
-        return tuple(records)
-
 
 def _indices(values: Iterable[Any]) -> dict[Any, int]:
     """The index of each distinct value."""
@@ -277,7 +271,7 @@ def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended
         for replica, counted in counts.items()
     }
     ended = {replica: settle.settle(counted) for replica, counted in new.items()}
-    return ended, sum(map(of_effects.not_compared, new.values()))
+    return ended, sum(map(settle.not_compared, new.values()))
 
 
 _NOT_COMPARED = (

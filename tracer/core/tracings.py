@@ -1,12 +1,10 @@
 """Counts graph tracings: their causes, arguments and runs.
 
 A framework reports why a program is traced and for which arguments (`Definition`), and each block
-in it with its number of runs (`Part`). A tracing is of the outermost function. A tracing that can
-run no more is only added to sums.
+in it with its number of runs (`Part`). A tracing is of the outermost function.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -28,15 +26,6 @@ TotalOf = Callable[[int, int], int]
 """From a replica and the number of a counter to the counter's total."""
 
 
-class Key(NamedTuple):
-    """Identifies the graph tracings that are reported together."""
-
-    function: str
-    signature: str
-    replica: int
-    """The first of the replicas that it updates."""
-
-
 Arguments = Mapping[str, str]
 """The text of each part of a function's arguments by which a framework distinguishes programs."""
 
@@ -56,104 +45,40 @@ class Part(NamedTuple):
 
     replica: int
     step: bool
-    place: Hashable
-    """Equal for the blocks of one function inside the outermost function."""
     ran: Callable[[TotalOf], int]
     """Returns how often the block has run so far."""
-    is_gone: Callable[[], bool]
-    """Returns whether the block can run no more, and another one uses its counter."""
 
 
 class Tracing:
     """One graph tracing of a function, and the steps in it."""
 
-    def __init__(self, definition: Definition, path: int, after: int) -> None:
-        """`path` led to the call that caused the tracing, after `after` steps."""
-        self._of = definition.function, definition.signature
-        self._path, self._after = path, after
-        self._detail = _changed(definition)
+    def __init__(self, begun: Graph) -> None:
+        """`begun` are its figures before it ran."""
+        self._begun = begun
         self.failed = False
         self.parts: list[Part] = []
 
-    @property
-    def replica(self) -> int:
-        """The first of the replicas that it updates."""
-        return min(part.replica for part in self.parts)
-
     def figures(self, total_of: TotalOf) -> Graph:
-        """The figures; `root`, `replica` and `path` are not indices of a trace yet."""
-        replica = self.replica
+        """The figures so far; `root`, `replica` and `path` are not indices of a trace yet."""
+        replica = min(part.replica for part in self.parts)
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
-        idle = not any(times for _, times in ran)
-        inside = _idle_inside(ran)
-        return Graph(
-            root=0,
+        most = max(times for _, times in ran)
+        return replace(
+            self._begun,
             replica=replica,
-            function=self._of[0],
-            signature=self._of[1],
-            tracings=1 + inside,
-            idle=inside + idle,
-            steps=sum(steps) if steps else max(times for _, times in ran),
-            after=self._after,
-            failed=int(idle and self.failed),
-            path=path_or_none(self._path),
-            detail=self._detail,
+            idle=int(not most),
+            steps=sum(steps) if steps else most,
+            failed=int(self.failed and not most),
         )
 
 
-def _added(one: Graph, other: Graph) -> Graph:
-    return replace(
-        one,
-        tracings=one.tracings + other.tracings,
-        idle=one.idle + other.idle,
-        steps=one.steps + other.steps,
-        after=min(one.after, other.after),
-        failed=one.failed + other.failed,
-    )
-
-
-def since(now: Graph, before: Graph | None, past: int) -> Graph:
-    """The figures `now` minus the figures `before`, which were taken after `past` steps.
-
-    No figure is negative: a graph counts as idle until it runs, and a function inside another that
-    ran counts as a tracing of its own only while it has not run.
-    """
-    figures = replace(now, after=max(0, now.after - past))
-    if before is None:
-        return figures
-    tracings = max(0, now.tracings - before.tracings)
-    idle = min(tracings, max(0, now.idle - before.idle))
-    return replace(
-        figures,
-        tracings=tracings,
-        idle=idle,
-        steps=max(0, now.steps - before.steps),
-        failed=min(idle, max(0, now.failed - before.failed)),
-    )
-
-
-def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
-    """How many functions with a step, inside the outermost one, never ran, if others did.
-
-    A function that makes variables is traced twice even inside another function, such as Keras 3's
-    `one_step_on_data`, while the outer function is traced once.
-    """
-    runs_of: Counter[Hashable] = Counter()
-    for part, times in ran:
-        if part.step:
-            runs_of[part.place] += times
-    idle = sum(not times for times in runs_of.values())
-    return idle if idle < len(runs_of) else 0
-
-
 class Tracings:
-    """The graph tracings of one root optimizer; callers of `add` hold the lock of its counters."""
+    """The graph tracings of one root optimizer, in order; the lock of its counters guards them."""
 
     def __init__(self) -> None:
+        self.all: list[Tracing] = []
         self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
-        self._open: list[Tracing] = []
-        self._sums: dict[Key, Graph] = {}
 
     def add(
         self,
@@ -169,39 +94,46 @@ class Tracings:
         """
         tracing = self._of.get(program)
         if tracing is None:
-            self._add_up()
-            definition, path = define()
-            tracing = self._of[program] = Tracing(definition, path, after())
-            self._open.append(tracing)
+            of, path = define()
+            detail, caller = _changed(of), path_or_none(path)
+            begun = Graph(
+                0, 0, of.function, of.signature, 1, 1, 0, after(), path=caller, detail=detail
+            )
+            tracing = self._of[program] = Tracing(begun)
+            self.all.append(tracing)
         tracing.parts.append(part)
         return tracing
 
-    def figures(self, total_of: TotalOf) -> dict[Key, Graph]:
-        """The current figures by key, in the order of first tracings."""
-        self._add_up()
-        figures_of = dict(self._sums)
-        for tracing in self._open:
-            _add(figures_of, tracing.figures(total_of))
-        return figures_of
 
-    def _add_up(self) -> None:
-        """Replace the tracings that can no longer run by their figures."""
-        still = []
-        for tracing in self._open:
-            if all(part.is_gone() for part in tracing.parts):
-                _add(self._sums, tracing.figures(lambda replica, number: 0))
-            else:
-                still.append(tracing)
-        self._open = still
+def since(now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]) -> list[Graph]:
+    """The figures of all tracings `now`, by function, signature and replica, minus those `before`.
+
+    `past` has the steps of each replica before.
+    """
+    sums: dict[tuple[str, str, int], Graph] = {}
+    for number, graph in enumerate(now):
+        if number < len(before):
+            steps = graph.steps - before[number].steps
+            graph = replace(graph, tracings=0, idle=0, failed=0, steps=steps)
+        if graph.tracings or graph.steps:
+            key = graph.function, graph.signature, graph.replica
+            if key not in sums and len(sums) >= MAX_SIGNATURES:
+                key = graph.function, OTHERS, graph.replica
+            known, after = sums.get(key), max(0, graph.after - past.get(graph.replica, 0))
+            graph = replace(graph, signature=key[1], after=after)
+            sums[key] = graph if known is None else _added(known, graph)
+    return [*sums.values()]
 
 
-def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
-    key = Key(figures.function, figures.signature, figures.replica)
-    if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
-        key = key._replace(signature=OTHERS)
-        figures = replace(figures, signature=OTHERS)
-    known = figures_of.get(key)
-    figures_of[key] = figures if known is None else _added(known, figures)
+def _added(one: Graph, other: Graph) -> Graph:
+    return replace(
+        one,
+        tracings=one.tracings + other.tracings,
+        idle=one.idle + other.idle,
+        steps=one.steps + other.steps,
+        after=min(one.after, other.after),
+        failed=one.failed + other.failed,
+    )
 
 
 def _changed(definition: Definition) -> str:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import ref
 
 import jax
 import numpy as np
@@ -216,7 +215,7 @@ class JaxBlocks(backend.Blocks):
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
         """List the tracing of the block's program: for what arguments, and from which line."""
-        root, runs, held = compat.outermost(call.place.graph), program.runs, ref(program)
+        root, runs = compat.outermost(call.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
         def define() -> tuple[Definition, int]:
@@ -224,13 +223,7 @@ class JaxBlocks(backend.Blocks):
             return compat.definition_of(root, self._traced_for), path
 
         step = program.role == "step"
-        part = Part(
-            0,
-            step,
-            None,
-            lambda _: runs[0] or max([*runs.values()], default=0),
-            lambda: held() is None,
-        )
+        part = Part(0, step, lambda _: runs[0] or max([*runs.values()], default=0))
         with self.counters.lock:
             self.note_traced(root, part, define, failed)
 

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tracer.core.calls import Step
-from tracer.core.counters import Source
-from tracer.core.effects import Logs, questions, sources_of
+from tracer.core.counters import EffectLogs, Source, questions, sources_of
 
 
 def value_of(variable: Any, most: int) -> Any:
@@ -96,8 +95,8 @@ Compared = dict[int, tuple[Any, Any]]
 """By the index of a variable: its value before a step and its value after it."""
 
 
-class JaxEffects(Logs):
-    """The effects of the steps of one root optimizer; see `Logs` for the lock."""
+class JaxEffects(EffectLogs):
+    """The effects of the steps of one root optimizer; see `EffectLogs` for the lock."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called with a text about each variable that cannot be compared."""
@@ -142,7 +141,7 @@ class JaxEffects(Logs):
 def answers_about(values: Sequence[tuple[Any, Any]]) -> Any:
     """The answers about variables with these values before and after a step.
 
-    For their order see `tracer.core.effects.questions`.
+    For their order see `tracer.core.counters.questions`.
     """
     before, after = map(list, zip(*values, strict=True))
     # Read the results behind a barrier: XLA could compute a result again for the comparison, and

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
-from weakref import ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, frames_around
@@ -151,16 +150,8 @@ class GraphBlocks(backend.Blocks):
 
     def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
         """List the tracing of a graph with a block that makes `use` of a counter."""
-        replica, place = block.replica, ref(call.place.region)
-        hash(place)  # a weak reference must be hashed while its object is alive
-        root = compat.graphs_around(call.place.graph)[-1]
-        part = Part(
-            replica,
-            block.step,
-            place,
-            lambda total_of: use.ran(total_of(replica, use.number)),
-            lambda: use.released is not None,
-        )
+        replica, root = block.replica, compat.graphs_around(call.place.graph)[-1]
+        part = Part(replica, block.step, lambda total_of: use.ran(total_of(replica, use.number)))
         define = partial(self.callers.definition, root)
         self.note_traced(root, part, define, failed)
 

@@ -20,8 +20,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Step
-from tracer.core.counters import Source
-from tracer.core.effects import Logs, sources_of
+from tracer.core.counters import EffectLogs, Source, sources_of
 from tracer.core.log import flags_of
 
 _raw = tf.raw_ops
@@ -73,7 +72,7 @@ def value_of(own: Any) -> Any:
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
-    """The answers of a step that ends now, in the order of `tracer.core.effects.questions`.
+    """The answers of a step that ends now, in the order of `tracer.core.counters.questions`.
 
     They are scalars, in the current graph or in eager mode.
     """
@@ -118,7 +117,7 @@ def _any(bits: Any) -> Any:
     return _raw.Any(input=bits, axis=axes, keep_dims=False)
 
 
-class Effects(Logs):
+class Effects(EffectLogs):
     """The effects of one root optimizer's steps on each replica; thread-safe."""
 
     def __init__(self, note: Callable[[str], None]) -> None:

@@ -15,8 +15,7 @@ import torch
 
 from tracer.backends.torch import compat
 from tracer.core.calls import Step
-from tracer.core.counters import Source
-from tracer.core.effects import Logs, sources_of
+from tracer.core.counters import EffectLogs, Source, sources_of
 
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -28,8 +27,8 @@ _TINY = tuple(
 """The 8-bit floating-point dtypes, for which PyTorch has few operators."""
 
 
-class Effects(Logs):
-    """The effects of the steps of one root optimizer; see `Logs` for the lock."""
+class Effects(EffectLogs):
+    """The effects of the steps of one root optimizer; see `EffectLogs` for the lock."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called with a text about each variable that cannot be compared."""
