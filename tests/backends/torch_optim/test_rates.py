@@ -116,6 +116,7 @@ def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
     model = torch.nn.Linear(3, 1)
     first, second = (torch.optim.Adam(model.parameters()) for _ in range(2))
     found = []
+    first.state["of the program"] = {"step": "odd"}
     for optimizer, steps in ((first, 3), (second, 4), (copy.deepcopy(first), 5)):  # no gradients
         with tracer.record() as recording:
             optimizer.load_state_dict(first.state_dict())
@@ -123,7 +124,7 @@ def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
                 step(model, optimizer)
         evidence = recording.trace().optimizers[0].evidence
         found.append([each for each in evidence if isinstance(each, Iterations)])
-    assert found == [[], [Iterations(3, 7)], []]
+    assert found == [[Iterations(0, 3)], [Iterations(3, 7)], [Iterations(7, 7)]]
 
 
 def test_the_schedule_of_an_optimizer_without_a_step() -> None:

@@ -1,19 +1,21 @@
 """What counting needs of PyTorch: see `tracer.core.backend.Backend`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
+from weakref import finalize
 
 import torch
 import torch.distributed as ranks
 
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
-from tracer.backends.torch import compat, optimizer_hooks
+from tracer.backends.torch import compat, gradients, optimizer_hooks
 from tracer.backends.torch.effects import Effects, is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
-from tracer.backends.torch.gradients import GradientMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
+from tracer.backends.torch.steps import StepCounter
 from tracer.core import backend
 from tracer.core.backend import NO_STRATEGY, Stepped, Surroundings, described
 from tracer.core.calls import Call, CallsUnderWay
@@ -126,7 +128,7 @@ class TorchOptimBackend(PyTorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    collectors = (FreezeMonitor, GradientMonitor, Schedules)
+    collectors = (FreezeMonitor, gradients.GradientMonitor, Schedules)
 
     def standing_for(self, given: Any) -> Any:
         """The optimizer behind a proxy, such as Accelerate's, whose `step` calls no hooks."""
@@ -143,31 +145,44 @@ class TorchOptimBackend(PyTorchBackend):
 
         A new one is seen again at its first step, when it holds those that are nested in it.
         """
-        if not making:
-            optimizer_hooks.attach(optimizer, binding)
+        if making or binding.observer is not None:
+            return
+        counter = binding.former  # it knows how the steps write
+        if counter is None or counter.recorder is not binding.recorder:
+            counter = binding.former = StepCounter(binding)
+            finalize(optimizer, optimizer_hooks.put_in_place).atexit = False
+        binding.observer = counter
+        if optimizer_hooks.compiled.get(id(optimizer)) is optimizer:
+            optimizer_hooks.stop(optimizer, binding)
+        optimizer_hooks.put_in_place()
 
     def detach(self, optimizer: Any, binding: Binding) -> None:
-        optimizer_hooks.detach(binding)
+        """Stop counting the steps of an optimizer."""
+        binding.observer = None
+        optimizer_hooks.put_in_place()
 
     def living(self) -> list[Any]:
         """The optimizers whose steps are counted; a global hook sees the first steps of others."""
         return optimizer_hooks.watched()
 
     def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
-        """Call `made` with each optimizer before its first step."""
-        optimizer_hooks.listen(made)
+        """Call `made` with each optimizer when it is made, and before its first step."""
+        optimizer_hooks.watch_new()
+        optimizer_hooks.listeners[:] = [made] if made is not None else []
+        optimizer_hooks.put_in_place()
+        gradients.watch(made is not None)
 
     def unseen(self) -> list[str]:
-        """Notes on the steps that `torch.compile` has compiled."""
-        return optimizer_hooks.notes_on_compiled()
+        """Notes on the compiled steps of living optimizers, which may run again."""
+        return list(map(optimizer_hooks.note_on, optimizer_hooks.compiled.values()))
 
-    def iterations_of(self, optimizer: Any) -> None:
-        """None: it counts steps only for each parameter."""
-
-    def rate_of(self, optimizer: Any) -> Any:
-        """The learning rate of its first group."""
-        groups = object.__getattribute__(optimizer, "__dict__").get("param_groups")
-        return groups[0].get("lr") if isinstance(groups, list) and groups else None
+    def iterations_of(self, optimizer: Any) -> int | None:
+        """The most steps that it counted for a parameter; None if it counts none."""
+        state = getattr(optimizer, "state", None)
+        every = [*state.values()] if isinstance(state, dict) else []
+        steps = [_number(own.get("step")) for own in every if isinstance(own, dict)]
+        known = [each for each in steps if isinstance(each, int | float) and isfinite(each)]
+        return int(max(known)) if known else None
 
     watches_rates = True
 
@@ -210,7 +225,7 @@ def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., A
 
 
 def _number(rate: Any) -> Any:
-    """A rate as a number; None if reading its tensor would wait for a device."""
+    """A number, also of a tensor; None if reading it would wait for a device, or it has several."""
     if not isinstance(rate, torch.Tensor):
         return rate
-    return None if is_held_back(rate) else float(rate)
+    return None if is_held_back(rate) or rate.numel() != 1 else float(rate)

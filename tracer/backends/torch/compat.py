@@ -18,65 +18,18 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as _home
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer
+from torch.optim.lr_scheduler import LRScheduler as LRScheduler
+from torch.optim.optimizer import Optimizer as Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from tracer.core.patches import Patch
 from tracer.model.records import Kind
 
-__all__ = [
-    "DENSE",
-    "FROZEN",
-    "HAS_CUDA",
-    "GradScaler",
-    "Hook",
-    "LRScheduler",
-    "Module",
-    "Optimizer",
-    "autograd",
-    "behind_proxies",
-    "code_of",
-    "delegates",
-    "flattened_in",
-    "found_inf",
-    "global_hooks",
-    "has_hooks",
-    "hooks_after",
-    "hooks_before",
-    "is_capturing",
-    "is_elsewhere",
-    "is_lazy",
-    "is_loose_tensor",
-    "is_of_scheduler",
-    "is_optimizer",
-    "is_parameter",
-    "is_plain",
-    "kind_of",
-    "layouts_of",
-    "replaced_in",
-    "shape_of",
-    "shards_of",
-    "steps_by_itself",
-    "version_of",
-    "versions_of",
-]
-
 global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
     _home._global_optimizer_pre_hooks,
     _home._global_optimizer_post_hooks,
 )
-"""The hooks before and after the steps of all optimizers."""
-
-
-def hooks_before(optimizer: Any) -> int:
-    """How many hooks of the program run before its steps: all except ours, a global hook."""
-    return len(optimizer._optimizer_step_pre_hooks) + len(global_hooks[0]) - 1
-
-
-def hooks_after(optimizer: Any) -> int:
-    """How many hooks of the program run after its steps."""
-    return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
+"""The hooks before and after the steps of all optimizers; one of each is ours."""
 
 
 class Hook(Patch):
@@ -111,6 +64,7 @@ _NOTHING = nullcontext().__exit__
 
 GradScaler: Any = torch.amp.GradScaler
 Module: Any = torch.nn.Module
+Parameter: Any = torch.nn.Parameter
 autograd: Any = torch.autograd
 
 FROZEN = "frozen"
@@ -148,17 +102,13 @@ def kind_of(layout: Any) -> Kind:
     return "none" if layout is None else "dense" if layout in _STRIDED else "sparse"
 
 
-def has_hooks(optimizer: Any) -> bool:
-    """True if its `step` calls the hooks; the `step` of a proxy around an optimizer does not."""
-    return bool(getattr(type(optimizer).step, "hooked", False)) and hasattr(
-        optimizer, "_optimizer_step_post_hooks"
-    )
-
-
 def behind_proxies(optimizer: Any) -> Any:
     """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none."""
     for _ in range(_PROXIES):
-        if optimizer is None or has_hooks(optimizer):
+        if optimizer is None or (
+            getattr(type(optimizer).step, "hooked", False)
+            and hasattr(optimizer, "_optimizer_step_post_hooks")
+        ):
             break
         held = vars(optimizer).values()
         optimizer = next((each for each in held if is_optimizer(each)), None)
@@ -173,11 +123,6 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def is_parameter(tensor: Any) -> bool:
-    """True if a module may hold this tensor as a parameter."""
-    return isinstance(tensor, torch.nn.Parameter)
-
-
 def is_plain(parameter: Any) -> bool:
     """True for a plain parameter with a plain dense gradient, or none."""
     layout = getattr(parameter.grad, "layout", torch.strided)
@@ -187,21 +132,17 @@ def is_plain(parameter: Any) -> bool:
 
 def is_loose_tensor(given: Any) -> bool:
     """True for a tensor that cannot be a parameter, such as `weight.data`."""
-    is_tensor = isinstance(given, torch.Tensor) and not is_parameter(given)
+    is_tensor = isinstance(given, torch.Tensor) and not isinstance(given, Parameter)
     return is_tensor and not (given.is_leaf and given.requires_grad)
 
 
-def version_of(parameter: Any) -> int | None:
-    """How many writes PyTorch counted for this parameter, for autograd.
+def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
+    """How many writes PyTorch counted for each parameter but lazy ones, for autograd, by `id`.
 
     None for a tensor made in `torch.inference_mode`, whose writes are not counted.
     """
-    return None if parameter.is_inference() else int(parameter._version)
-
-
-def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
-    """The versions of all but lazy parameters, by `id`."""
-    return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
+    known = [each for each in parameters if not is_lazy(each)]
+    return {id(each): None if each.is_inference() else each._version for each in known}
 
 
 def steps_by_itself(optimizer: Any) -> bool:
@@ -248,14 +189,6 @@ def _is_theirs(module: Any) -> bool:
     return str(module).partition(".")[0] in modules
 
 
-def delegates(optimizer: Any) -> bool:
-    """True if a step of this optimizer only calls one of another, and shares its result with ranks.
-
-    Those of `torch.distributed` do, such as `ZeroRedundancyOptimizer`.
-    """
-    return str(type(optimizer).step.__module__).startswith("torch.distributed")
-
-
 def code_of(function: Any) -> CodeType | None:
     """The code of a function behind its decorators; None if Python cannot see it."""
     while isinstance(function, partial):
@@ -264,22 +197,9 @@ def code_of(function: Any) -> CodeType | None:
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
-HAS_CUDA = torch.backends.cuda.is_built()
-"""Whether this PyTorch was built with CUDA; reading it does not initialize CUDA."""
-
-
 def is_capturing() -> bool:
     """True while a CUDA graph is captured, when nothing may wait for the device."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-def found_inf(optimizer: Any) -> Any:
-    """The tensor by which a `GradScaler` tells a fused step to skip its work; else None.
-
-    If no parameter has a gradient, the `GradScaler` sets the int 0 instead.
-    """
-    found = getattr(optimizer, "found_inf", None)
-    return None if isinstance(found, int) else found
 
 
 def is_of_scheduler(step: Any) -> bool:
@@ -343,8 +263,3 @@ def is_elsewhere(parameter: Any) -> bool:
     `torch/distributed/fsdp/_common_utils.py`.
     """
     return getattr(parameter, "_fsdp_flattened", False) is True and not parameter.numel()
-
-
-def shape_of(parameter: Any) -> tuple[int, ...]:
-    """The shape of a parameter; empty for a lazy one without data."""
-    return () if is_lazy(parameter) else tuple(map(int, parameter.shape))

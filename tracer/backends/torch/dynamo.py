@@ -12,25 +12,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 """True while `torch.compile` traces the code that calls this."""
 
-set_compiler: Callable[[Any], Any] = _dynamo.set_eval_frame
-"""Sets what compiles the frames that this thread runs (None: nothing); returns the old value."""
-
-
-def constant(function: F) -> F:
-    """Have Dynamo call a function once, while it traces, and use the result as a constant.
-
-    This does what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), without
-    its import, which takes seconds.
-    """
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
-
 
 def without_dynamo(function: F) -> F:
     """Have Python run a function, also if compiled code calls it; its callees may be compiled.
 
     This does what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without
-    the import.
+    its import, which takes seconds.
     """
     vars(function)["_torchdynamo_disable"] = True
     if hasattr(_dynamo, "set_code_exec_strategy"):
@@ -52,10 +39,10 @@ def left_alone(function: F) -> F:
 
     @wraps(function)
     def undisturbed(*given: Any, **named: Any) -> Any:
-        compiler = set_compiler(None)
+        compiler = _dynamo.set_eval_frame(None)
         try:
             return function(*given, **named)
         finally:
-            set_compiler(compiler)
+            _dynamo.set_eval_frame(compiler)
 
     return cast(F, without_dynamo(undisturbed))

@@ -17,18 +17,16 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary
 
-from tracer.backends.torch import compat, dynamo, gradients
+from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.instances import instances, report_new
 from tracer.core.patches import Patch
 from tracer.core.registry import Binding, bindings, plain_classes
 
-Listener = Callable[..., None]
+listeners: list[Callable[..., None]] = []
 """Called with an optimizer before its first step, and with `making=True` when it is made."""
-
-_listeners: list[Listener] = []
 _notifying = threading.RLock()
 """Held while a recording notes the counts so far: these would include a step of another thread."""
 
@@ -36,7 +34,7 @@ _COMPILED = (
     "torch.compile compiled a step of {name}: from then on, steps of this optimizer may not be "
     "counted; leave the step to Python, and compile only the model"
 )
-_compiled: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
+compiled: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
 """By `id`, the optimizers with a compiled step."""
 
 
@@ -46,7 +44,7 @@ def counter_of(optimizer: Any) -> Any:
 
     If there is none yet, listeners are notified first.
     """
-    if _listeners:
+    if listeners:
         with _notifying:
             binding = bindings.get(id(optimizer))
             if binding is None or binding.observer is None:
@@ -57,7 +55,7 @@ def counter_of(optimizer: Any) -> Any:
 
 @dynamo.left_alone
 def _notify(optimizer: Any, **making: bool) -> None:
-    for listener in list(_listeners) if compat.is_optimizer(optimizer) else ():
+    for listener in list(listeners) if compat.is_optimizer(optimizer) else ():
         listener(optimizer, **making)
 
 
@@ -101,7 +99,6 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
 # Compiled steps.
 
 
-@dynamo.constant
 def note_compiled(key: int) -> int:
     """Note that a step of the optimizer with this `id` is being compiled; returns 0.
 
@@ -113,43 +110,32 @@ def note_compiled(key: int) -> int:
         alive = instances([compat.Optimizer])
     keras = [each for each in alive if id(type(each)) in plain_classes]
     for optimizer in [each for each in alive if id(each) == key] if key else keras:
-        _compiled[id(optimizer)] = optimizer
+        compiled[id(optimizer)] = optimizer
         counter_of(optimizer)  # a recording may attach it now
         binding = bindings.get(id(optimizer))
         if binding is not None:
-            binding.recorder.note(_COMPILED.format(name=type(optimizer).__name__))
-            if binding.observer is not None:
-                binding.observer.stopped = True
+            stop(optimizer, binding)
     return 0
 
 
-def notes_on_compiled() -> list[str]:
-    """The notes for all living optimizers: a program compiled earlier may run again."""
-    return [_COMPILED.format(name=type(each).__name__) for each in list(_compiled.values())]
+vars(note_compiled)["_dynamo_marked_constant"] = True
+"""Dynamo calls it once, while it traces, and uses the result as a constant: as after
+`torch.compiler.assume_constant_result` (`_dynamo/decorators.py`), whose import takes seconds."""
+
+
+def stop(optimizer: Any, binding: Binding) -> None:
+    """Count no more steps of an optimizer with a compiled step."""
+    binding.recorder.note(note_on(optimizer))
+    if binding.observer is not None:
+        binding.observer.stopped = True
+
+
+def note_on(optimizer: Any) -> str:
+    """The note on an optimizer with a compiled step."""
+    return _COMPILED.format(name=type(optimizer).__name__)
 
 
 # When the hooks are in place.
-
-
-def attach(optimizer: Any, binding: Binding) -> None:
-    """Count the steps of an optimizer from now on."""
-    if binding.observer is not None:
-        return
-    counter = binding.former  # it knows how the steps write
-    if counter is None or counter.recorder is not binding.recorder:
-        counter = binding.former = StepCounter(binding)
-        finalize(optimizer, _put_in_place).atexit = False
-    if _compiled.get(id(optimizer)) is optimizer:
-        counter.stopped = True
-        binding.recorder.note(_COMPILED.format(name=type(optimizer).__name__))
-    binding.observer = counter
-    _put_in_place()
-
-
-def detach(binding: Binding) -> None:
-    """Stop counting the steps of an optimizer."""
-    binding.observer = None
-    _put_in_place()
 
 
 def watched() -> list[Any]:
@@ -159,19 +145,8 @@ def watched() -> list[Any]:
     return [optimizer for optimizer in found if optimizer is not None]
 
 
-def listen(listener: Listener | None) -> None:
-    """Call `listener`, alone, with each new optimizer and before the first step of any.
-
-    Nobody, if it is None.
-    """
-    _watch_new()
-    _listeners[:] = [listener] if listener is not None else []
-    _put_in_place()
-    gradients.watch(bool(_listeners))
-
-
 @functools.cache
-def _watch_new() -> None:
+def watch_new() -> None:
     """Notify listeners of new optimizers, from the first recording on."""
     report_new(compat.Optimizer, functools.partial(_notify, making=True))
 
@@ -184,8 +159,8 @@ functools.update_wrapper(_step_of_scaler, _SCALER.original)
 _patches = (*map(compat.Hook, compat.global_hooks, (before_step, after_step)), _SCALER)
 
 
-def _put_in_place() -> None:
+def put_in_place() -> None:
     """Install the hooks if an optimizer or a listener needs them, else remove them."""
     with _lock:
         for patch in _patches:
-            patch.put(bool(_listeners or watched()))  # a garbage collection may change it
+            patch.put(bool(listeners or watched()))  # a garbage collection may change it

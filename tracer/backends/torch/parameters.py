@@ -32,7 +32,7 @@ class Parameters(backend.Variables):
             self._names = names_in(optimizer)
 
     def _record(self, parameter: Any) -> Variable:
-        if compat.is_parameter(parameter) and not models.knows(parameter):
+        if isinstance(parameter, compat.Parameter) and not models.knows(parameter):
             self._unsearched[len(self._plain)] = ref(parameter)
         return record_of(parameter, self._names.get(id(parameter), "parameter"))
 
@@ -111,7 +111,7 @@ class Models:
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
-        parameters = [each for each in wanted if compat.is_parameter(each)]
+        parameters = [each for each in wanted if isinstance(each, compat.Parameter)]
         if not all(map(self.knows, parameters)):
             self._asked |= {id(each): ref(each) for each in parameters}
             begin, before = time.perf_counter(), self.names_of(wanted)
@@ -131,7 +131,8 @@ class Models:
         """The shape of a whole parameter, and the number of its shards."""
         known = self._flattened.get(id(parameter))
         if known is None or known[0]() is not parameter:
-            return compat.shape_of(parameter), compat.shards_of(parameter)
+            shape = () if compat.is_lazy(parameter) else tuple(map(int, parameter.shape))
+            return shape, compat.shards_of(parameter)
         return known[1:]
 
     def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:

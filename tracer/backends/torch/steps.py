@@ -132,7 +132,10 @@ class StepCounter:
         self.index = binding.index
         self._name = type(optimizer).__name__
         self._is_custom = compat.steps_by_itself(optimizer)
-        self._delegates = not self._is_custom and compat.delegates(optimizer)
+        home = str(type(optimizer).step.__module__)
+        self._delegates = home.startswith("torch.distributed") and not self._is_custom
+        """Whether a step only calls one of another optimizer, and shares its result with ranks, as
+        that of a `ZeroRedundancyOptimizer`."""
         self._looks = self._is_custom or self._delegates or _is_lbfgs(optimizer)
         """Whether a step may leave out a parameter that has a gradient."""
         self._is_fused = False
@@ -156,7 +159,8 @@ class StepCounter:
             call.foreign |= {python.f_lineno, *map(compat.code_of, closures)}
         parameters = parameters_of(optimizer.param_groups)
         # A closure, or a hook of the program, may still change the gradients.
-        if not (closures or compat.hooks_before(optimizer)):
+        hooks = optimizer._optimizer_step_pre_hooks or len(compat.global_hooks[0]) > 1
+        if not (closures or hooks):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._looks or call.asked is None:
             call.versions = compat.versions_of(parameters)
@@ -201,13 +205,14 @@ class StepCounter:
             if self.stopped:
                 return
             call = self._enter(Step(self), python)
-        found = compat.found_inf(optimizer)
-        if compat.HAS_CUDA and compat.is_capturing():
+        # A `GradScaler` sets it for a fused kernel; to read the tensor, the program waits.
+        skipped = getattr(optimizer, "found_inf", None)
+        if compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
-            found = 0  # to read it would end the capture
-        elif found is None and "grad_scaler" in named:
+            skipped = False  # to read it would end the capture
+        elif skipped is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
-        skipped = bool(found)  # the kernel skipped its work; the program waits for the device
+        skipped = bool(skipped)
         if call.asked is None or self._looks or call.sites:
             call.foreign.add(python.f_lineno)
             updates = self._look(call, optimizer, skipped)
@@ -237,7 +242,8 @@ class StepCounter:
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
         hides = hides or (bool(inner) and not self._looks)
-        if hides and call.asked is None and None in layouts and compat.hooks_after(optimizer):
+        hooks = optimizer._optimizer_step_post_hooks or len(compat.global_hooks[1]) > 1
+        if hides and call.asked is None and None in layouts and hooks:
             self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
         for place, parameter in enumerate(parameters):
@@ -269,7 +275,7 @@ class StepCounter:
         key = id(parameter)
         if key not in before:
             return asks  # it was added during the step, or was lazy until then
-        if before[key] != compat.version_of(parameter):
+        if before[key] != compat.versions_of([parameter])[key]:
             if asks or not adds_zero:
                 self._moved.add(key)
             return key in self._moved
