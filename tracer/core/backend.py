@@ -11,7 +11,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -418,10 +417,6 @@ class Backend:
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function whose program contains `graph`."""
         return ""
-
-    def caller_of(self, helper: FrameType) -> FrameType | None:
-        """The Python frame of the apply method that calls the frame `helper`."""
-        return helper.f_back
 
     # About variables and optimizers.
 

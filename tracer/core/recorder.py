@@ -138,7 +138,6 @@ class Recorder(Root):
             pairs = zip(gradient, variable, strict=False)
         call = Apply()
         self.backend.locate(call, stack, self.calls_under_way)
-        call.python = self.backend.caller_of(sys._getframe(2))
         role: Role = "update" if call.applying is None else "apply"
         call.own = self.sites_of(call, optimizer, apply, role, pairs)
         call.applying = call.own[0] if call.own else UNKNOWN
@@ -146,7 +145,7 @@ class Recorder(Root):
             return None
         call.variable = None if apply.many else variable
         if call.parent is None and not stack:
-            self._note_unseen_step(optimizer, call, call.python)
+            self._note_unseen_step(optimizer, call, sys._getframe(2))
         call.recorder = self
         stack.append(call)
         return call

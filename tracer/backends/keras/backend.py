@@ -13,11 +13,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from tracer.backends.keras.importlib_bootstrap import (
+    NotedCall,
+    TracedApply,
     TracedGroup,
     TracedStep,
     disguised,
-    method_beside,
-    traced_apply_method,
     traced_method,
 )
 from tracer.core.backend import Backend, own_attributes
@@ -159,12 +159,12 @@ _making = threading.RLock()
 
 
 @cache
-def methods_of(kind: OptimizerKind) -> dict[str, Callable[[type], Callable[..., Any]]]:
-    """By the name of each intercepted method, what makes the traced one for a class."""
+def methods_of(kind: OptimizerKind) -> dict[str, Callable[..., Any]]:
+    """By the name of each intercepted method, the class of its calls."""
     return {
-        **{name: partial(traced_method, TracedStep, name) for name in kind.step_methods},
-        **{name: partial(traced_method, TracedGroup, name) for name in kind.group_methods},
-        **{each.name: partial(traced_apply_method, each) for each in kind.apply_methods},
+        **dict.fromkeys(kind.step_methods, TracedStep),
+        **dict.fromkeys(kind.group_methods, TracedGroup),
+        **{each.name: partial(TracedApply, each) for each in kind.apply_methods},
     }
 
 
@@ -198,12 +198,10 @@ def _made_class(base: type, kind: OptimizerKind, added: Any) -> type:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
     }
-    for name, made_for in methods_of(kind).items():
+    intercepted = methods_of(kind) | dict.fromkeys(AUXILIARY, NotedCall)
+    for name, traced_call in intercepted.items():
         if hasattr(base, name):
-            members[name] = made_for(base)
-    for name in AUXILIARY:
-        if hasattr(base, name):
-            members[name] = method_beside(base, name)
+            members[name] = traced_method(traced_call, name, base)
     for name, method in added.members(base, kind, members).items():
         members[name] = disguised(method, base, name)
     members["__class__"] = property(added.class_seen, partial(_follow, kind, added))

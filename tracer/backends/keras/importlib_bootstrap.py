@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tracer.core.calls import Call, Step, Token
+from tracer.core.calls import Apply, Call, Step
 from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
@@ -32,22 +32,6 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
     with suppress(TypeError, ValueError):  # a method of C, or an unreadable signature
         method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
     return method
-
-
-def note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
-    """Note the call of such a method, unless it has no variables; returns the original."""
-    original, binding = _original(base, name, optimizer)
-    if binding is not None:
-        try:
-            if not binding.settled:
-                binding = binding.bring_in(optimizer, binding)
-            if not any(isinstance(each, list | tuple) and not each for each in given):
-                binding.recorder.optimizers.all[binding.index].called[name] += 1
-            if not binding.recorder.optimizers.stepping:
-                binding.recorder.collectors.call("used_without_step", name)
-        except BaseException as error:
-            binding.recorder.fault(error)
-    return original
 
 
 def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any], Binding | None]:
@@ -68,40 +52,8 @@ def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any]
     return original, binding
 
 
-vars(note_beside)["autograph_info__"] = None
-
-
-def begin_apply(
-    base: type, apply: ApplyMethod, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], Any, Token | None]:
-    """Begin a call of an apply method; returns the original, and the recorder with its token."""
-    original, binding = _original(base, apply.name, optimizer)
-    if binding is None:
-        return original, None, None
-    recorder = binding.recorder
-    try:
-        if len(args) < 2:
-            args = (*_in_order(original, args, kwargs), None, None)
-        return original, recorder, recorder.open_apply(binding.index, apply, args[0], args[1])
-    except BaseException as error:
-        recorder.fault(error)
-        return original, None, None
-
-
-def end_apply(recorder: Any, token: Token | None, result: Any, failed: bool) -> None:
-    if token is not None:
-        try:
-            recorder.close_apply(token, result, failed)
-        except BaseException as fault:
-            recorder.fault(fault)
-
-
-vars(begin_apply)["autograph_info__"] = None
-vars(end_apply)["autograph_info__"] = None
-
-
-class _Traced:
-    """A call of a traced step or group method, from its first to its last line.
+class _Intercepted:
+    """A call of an intercepted method, from its first to its last line.
 
     A fault of the tracer is reported once, and the program's call goes on.
     """
@@ -122,17 +74,11 @@ class _Traced:
         self.original, binding = _original(base, method, optimizer)
         self.args, self.kwargs = args, kwargs
         self.recorder = None  # until opened
-        if binding is None:
-            return
-        if self.role == "step" and not binding.settled:
-            binding = binding.bring_in(optimizer, binding)
-        recorder = binding.recorder
-        try:
-            recorder.open(self, binding.index, method)
-            if self.role == "step" and self.parent is None:
-                self._watch(optimizer, binding.index, method)
-        except BaseException as error:
-            recorder.fault(error)
+        if binding is not None:
+            try:
+                self._begin(optimizer, binding)
+            except BaseException as error:
+                bindings.get(id(optimizer), binding).recorder.fault(error)
 
     def __enter__(self: Any) -> Any:
         self.python = sys._getframe(1)
@@ -142,20 +88,45 @@ class _Traced:
         self.python = None
         if self.recorder is not None:
             try:
-                self.recorder.close(self, kind is not None, error)
+                self._end(error)
             except BaseException as fault:
                 self.recorder.fault(fault)
+
+    def _begin(self: Any, optimizer: Any, binding: Binding) -> None:
+        binding.recorder.open(self, binding.index, self.method)
+
+    def _end(self: Any, error: BaseException | None) -> None:
+        self.recorder.close(self, error is not None, error)
+
+
+_GIVEN = ("args", "kwargs", "method", "original")
+
+
+class TracedGroup(_Intercepted, Call):
+    """A call of a traced group method."""
+
+    __slots__ = _GIVEN
+
+
+class TracedStep(_Intercepted, Step):
+    """A call of a traced step method."""
+
+    __slots__ = _GIVEN
+
+    def _begin(self, optimizer: Any, binding: Binding) -> None:
+        if not binding.settled:
+            binding = binding.bring_in(optimizer, binding)
+        super()._begin(optimizer, binding)
+        if self.parent is None:
+            self._watch(optimizer, binding.index, self.method)
 
     def _watch(self: Any, optimizer: Any, index: int, name: str) -> None:
         """Record the gradients of the step, without consuming an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
         if name == "stateless_apply":  # its arguments: the optimizer's state, gradients, values
             values = values[1:2]
-        if not values:
-            return
-        pairs = values[0]
+        pairs, variables, *_ = (*values, None, None)
         if name != "apply_gradients":
-            variables: Any = values[1] if len(values) > 1 else None
             if variables is None:
                 variables = getattr(optimizer, "_trainable_variables", ())
             sized = isinstance(pairs, Collection) and isinstance(variables, Collection)
@@ -171,19 +142,46 @@ class _Traced:
                 self.kwargs = {k: watched if v is pairs else v for k, v in self.kwargs.items()}
 
 
-_GIVEN = ("args", "kwargs", "method", "original")
+class TracedApply(_Intercepted):
+    """A call of a traced apply method; `Recorder.open_apply` makes an `Apply` of it if needed."""
+
+    __slots__ = (*_GIVEN, "apply", "python", "recorder", "result", "token")
+
+    def __init__(self, apply: ApplyMethod, *given: Any) -> None:
+        self.apply = apply
+        super().__init__(*given)
+
+    def __enter__(self) -> Any:
+        if self.recorder is not None and isinstance(self.token, Apply):
+            self.token.python = sys._getframe(1)
+        return self
+
+    def _begin(self, optimizer: Any, binding: Binding) -> None:
+        args = self.args
+        if len(args) < 2:
+            args = (*_in_order(self.original, args, self.kwargs), None, None)
+        recorder = binding.recorder
+        self.token = recorder.open_apply(binding.index, self.apply, args[0], args[1])
+        self.recorder = recorder if self.token is not None else None
+
+    def _end(self, error: BaseException | None) -> None:
+        result = None if error is not None else self.result
+        self.recorder.close_apply(self.token, result, error is not None)
 
 
-class TracedStep(_Traced, Step):
-    """A call of a traced step method."""
+class NotedCall(_Intercepted):
+    """A call of a method that makes no step; it is noted, unless it has no variables."""
 
-    __slots__ = _GIVEN
+    __slots__ = (*_GIVEN, "python", "recorder", "result")
 
-
-class TracedGroup(_Traced, Call):
-    """A call of a traced group method."""
-
-    __slots__ = _GIVEN
+    def _begin(self, optimizer: Any, binding: Binding) -> None:
+        if not binding.settled:
+            binding = binding.bring_in(optimizer, binding)
+        recorder, given = binding.recorder, (*self.args, *self.kwargs.values())
+        if not any(isinstance(each, list | tuple) and not each for each in given):
+            recorder.optimizers.all[binding.index].called[self.method] += 1
+        if not recorder.optimizers.stepping:
+            recorder.collectors.call("used_without_step", self.method)
 
 
 def _in_order(
@@ -200,43 +198,16 @@ def _in_order(
     return [bound.get(name) for name in signature.parameters]
 
 
-def traced_method(
-    traced: type[TracedStep | TracedGroup], name: str, base: type
-) -> Callable[..., Any]:
-    """Return `base`'s step or group method `name`, which also reports its calls to the recorder.
+def traced_method(traced: Callable[..., Any], name: str, base: type) -> Callable[..., Any]:
+    """Return `base`'s method `name`, which also reports its calls, as `traced`, to the recorder.
 
     The result is a plain function that AutoGraph converts exactly if it would convert the original:
     it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
 
-    def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with traced(base, name, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
-
-    return disguised(step_method, base, name)
-
-
-def traced_apply_method(apply: ApplyMethod, base: type) -> Callable[..., Any]:
-    """Return `base`'s apply method, which also reports its calls to the recorder."""
-
-    def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original, recorder, token = begin_apply(base, apply, self, args, kwargs)
-        result, failed = None, True
-        try:
-            result = original(*args, **kwargs)
-            failed = False
-            return result
-        finally:
-            end_apply(recorder, token, result, failed)
-
-    return disguised(apply_method, base, apply.name)
-
-
-def method_beside(base: type, name: str) -> Callable[..., Any]:
-    """Return `base`'s method `name`, which makes no step; its calls are noted."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
 
     return disguised(method, base, name)

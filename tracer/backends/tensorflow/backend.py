@@ -1,7 +1,6 @@
 """What counting needs of TensorFlow: see `tracer.core.backend.Backend`."""
 
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
 from tracer.backends.keras.backend import KerasBackend, above_traced
@@ -13,7 +12,6 @@ from tracer.core.registry import bindings
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind
 
-_AUTOGRAPH = "tensorflow.python.autograph."
 _EXPORTED = (
     "the optimizer was exported in a SavedModel, with the counters of its functions: what the "
     "exported functions run is not counted"
@@ -76,10 +74,3 @@ class TensorFlowBackend(KerasBackend):
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function that contains `graph`."""
         return compat.function_name(compat.graphs_around(graph)[-1])
-
-    def caller_of(self, helper: FrameType) -> FrameType | None:
-        """The frame that calls `helper`, skipping AutoGraph, which makes converted calls."""
-        frame = helper.f_back
-        while frame and frame.f_globals.get("__name__", "").startswith(_AUTOGRAPH):
-            frame = frame.f_back
-        return frame
