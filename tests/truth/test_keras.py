@@ -181,7 +181,7 @@ if FRAMEWORK == "jax":
 @pytest.mark.parametrize("copied", COPIERS)
 def test_copies_are_of_the_plain_class(cls: Any, copied: Callable[[Any], Any]) -> None:
     optimizer = tracer.wrap(cls())
-    assert type(copied(optimizer)) is optimizer.__class__
+    assert copied(optimizer).__class__ is optimizer.__class__
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -13,6 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import update_wrapper
 from typing import Any
 
 from tracer.core.calls import Apply, Call, Step
@@ -22,13 +23,8 @@ from tracer.kinds import ApplyMethod
 
 def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
     """Give `method` the name, module, docstring, source and signature of `base`'s; returns it."""
-    original = inspect.getattr_static(base, name)
+    update_wrapper(method, inspect.getattr_static(base, name), updated=())
     method.__name__ = name
-    method.__qualname__ = getattr(original, "__qualname__", name)
-    method.__module__ = getattr(original, "__module__", base.__module__)
-    method.__doc__ = getattr(original, "__doc__", None)
-    if inspect.isfunction(original):
-        vars(method)["__wrapped__"] = original
     with suppress(TypeError, ValueError):  # a method of C, or an unreadable signature
         method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
     return method
@@ -151,12 +147,12 @@ class TracedApply(_Intercepted):
         self.apply = apply
         super().__init__(*given)
 
-    def __enter__(self) -> Any:
+    def __enter__(self: Any) -> Any:
         if self.recorder is not None and isinstance(self.token, Apply):
             self.token.python = sys._getframe(1)
         return self
 
-    def _begin(self, optimizer: Any, binding: Binding) -> None:
+    def _begin(self: Any, optimizer: Any, binding: Binding) -> None:
         args = self.args
         if len(args) < 2:
             args = (*_in_order(self.original, args, self.kwargs), None, None)
@@ -164,7 +160,7 @@ class TracedApply(_Intercepted):
         self.token = recorder.open_apply(binding.index, self.apply, args[0], args[1])
         self.recorder = recorder if self.token is not None else None
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self: Any, error: BaseException | None) -> None:
         result = None if error is not None else self.result
         self.recorder.close_apply(self.token, result, error is not None)
 
