@@ -7,158 +7,111 @@ the optimizers of the line. A variable is identified by its optimizer and its na
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
-from tracer.model.names import without_number
+from msgspec.structs import replace
+
+from tracer.model.names import distinct, without_number
 from tracer.model.records import Optimizer, TraceData, Variable
 
-Label = tuple[Hashable, ...]
-"""A variable's name without its number, its shape, dtype and shards; and its place among equals."""
 
-
-@dataclass(frozen=True, eq=False)
-class Root:
+class Root(NamedTuple):
     """An outermost optimizer in the trace of a worker."""
 
     trace: int
     index: int
     record: Optimizer
-    labels: dict[int, Label]
-    """The label of each of its variables, by index; also of those that it does not get."""
-    variables: frozenset[Label]
-    """The labels of the variables that it gets."""
+    variables: dict[int, Variable]
+    """Its variables, and those of its models, by index; numbered among those of its own."""
     finished: bool
     """False if its line may have made more optimizers after the trace was written."""
 
 
-class Matching(NamedTuple):
-    """The identities of what traces hold, and what is wrong with them."""
+def match(
+    traces: Sequence[TraceData],
+) -> tuple[list[list[Hashable]], list[list[Hashable]], list[list[Root]]]:
+    """Match the optimizers and variables of the traces of one run's workers.
 
-    optimizers: list[list[Hashable]]
-    """Of each trace, the identity of each optimizer."""
-    variables: list[list[Hashable]]
-    doubts: list[list[Root]]
-    """Optimizers that may be the same on different workers, and are kept apart."""
-
-
-def match(traces: Sequence[TraceData]) -> Matching:
-    """Match the optimizers and variables of the traces of one run's workers."""
-    units: list[list[Root]] = []
-    doubts: list[list[Root]] = []
-    for family in _families(_roots(traces)):
-        groups = _grouped(family, _number)
-        if not _numbers_agree(family, groups) or any(map(_has_strangers, groups)):
-            groups = [[root] for root in family]
-            doubts += [family] if len({root.trace for root in family}) > 1 else []
-        units += groups
-    unit_of = {(root.trace, root.index): n for n, unit in enumerate(units) for root in unit}
-    optimizers = [list(_identities(data, n, unit_of)) for n, data in enumerate(traces)]
+    Returns, for each trace, the identity of each optimizer and of each variable; and groups of
+    optimizers that may be the same on different workers, and are kept apart.
+    """
+    families: dict[Hashable, list[Root]] = defaultdict(list)
+    for root in _roots(traces):
+        file_and_line = re.split(r"[\\/]", root.record.made)[-1]  # folders may differ
+        families[root.record.class_name, file_and_line].append(root)
+    same: dict[Hashable, list[Root]] = defaultdict(list)
+    doubts = []
+    for family, roots in families.items():
+        certain = _is_certain(roots)
+        if not certain and len({root.trace for root in roots}) > 1:
+            doubts.append(roots)
+        for root in roots:
+            number = root.record.made_as[0] if certain else (root.trace, root.index)
+            same[family, number].append(root)
+    identity: dict[tuple[int, int], Hashable] = {}
     names: list[dict[int, Hashable]] = [{} for _ in traces]
-    for number, unit in reversed([*enumerate(units)]):  # of several optimizers, the first counts
-        for root in unit:
-            names[root.trace].update((index, (number, own)) for index, own in root.labels.items())
+    for key, roots in reversed(same.items()):  # a variable belongs to the first of several
+        for root in roots:
+            identity[root.trace, root.index] = key
+            names[root.trace] |= {index: (key, own) for index, own in root.variables.items()}
+    optimizers = [[*_identities(data, trace, identity)] for trace, data in enumerate(traces)]
     variables = [
-        [named.get(index, variable.name) for index, variable in enumerate(data.variables)]
+        [named.get(index, variable) for index, variable in enumerate(data.variables)]
         for data, named in zip(traces, names, strict=True)
     ]
-    return Matching(optimizers, variables, doubts)
+    return optimizers, variables, doubts
 
 
 def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
-    known: dict[Hashable, tuple[dict[int, Label], frozenset[Label]]] = {}
-    for number, data in enumerate(traces):
-        others: dict[int, set[int]] = defaultdict(set)
+    numbered = cache(_numbered)  # the same on most workers
+    for trace, data in enumerate(traces):
+        used: dict[int, set[int]] = defaultdict(set)
+        for block in chain(data.blocks, data.calls):
+            used[block.root].update(*(entry.variables for entry in block.entries))
         for row in data.not_updated:
-            others[row.root].update(row.variables)
-        for index, used in _variables_used(data).items():
-            rest = tuple(sorted(others[index] - {*used}))
-            if (data.variables, used, rest) not in known:
-                labels = _labels(data.variables, (*used, *rest))
-                compared = frozenset(labels[each] for each in used)
-                known[data.variables, used, rest] = labels, compared
-            record, labelled = data.optimizers[index], known[data.variables, used, rest]
-            yield Root(number, index, record, *labelled, data.finished)
+            used[row.root].update(row.variables)
+        outermost = [index for index, each in enumerate(data.optimizers) if each.root == index]
+        for index in outermost:
+            # Of a single optimizer are also those of which other ranks hold all elements.
+            own = range(len(data.variables)) if len(outermost) == 1 else sorted(used[index])
+            variables = numbered(data.variables, tuple(own))
+            yield Root(trace, index, data.optimizers[index], variables, data.finished)
 
 
-def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
-    """The indices of the variables of each root optimizer."""
-    used: dict[int, set[int]] = {
-        index: set() for index, each in enumerate(data.optimizers) if each.root == index
-    }
-    if len(used) == 1:  # also those of which other ranks hold all elements
-        others = {*chain(*(row.variables for row in data.not_updated))}
-        return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
-    for block in chain(data.blocks, data.calls):
-        used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
-    return {index: tuple(sorted(variables)) for index, variables in used.items()}
+def _numbered(variables: Sequence[Variable], used: Sequence[int]) -> dict[int, Variable]:
+    names = distinct(without_number(variables[index].name) for index in used)
+    named = zip(used, names, strict=True)
+    return {index: replace(variables[index], name=name) for index, name in named}
 
 
-def _labels(variables: Sequence[Variable], used: Iterable[int]) -> dict[int, Label]:
-    times = Counter[Label]()
-    labels: dict[int, Label] = {}
-    for index in used:
-        own = variables[index]
-        label = without_number(own.name), own.shape, own.dtype, own.shards
-        times[label] += 1
-        labels[index] = *label, times[label]
-    return labels
+def _is_certain(family: Sequence[Root]) -> bool:
+    """True if the numbers of the optimizers that one line made say which are the same.
 
-
-# Which roots are one optimizer.
-
-
-def _families(roots: Iterable[Root]) -> list[list[Root]]:
-    """The roots by class and line, without the folders, which may differ between workers."""
-    every = [*roots]
-    unknown = {root.record.class_name for root in every if not root.record.made}
-
-    def line(root: Root) -> Hashable:
-        name = root.record.class_name
-        return name, "" if name in unknown else re.split(r"[\\/]", root.record.made)[-1]
-
-    return _grouped(every, line)
-
-
-def _grouped(roots: Iterable[Root], key: Callable[[Root], Hashable]) -> list[list[Root]]:
-    groups: dict[Hashable, list[Root]] = defaultdict(list)
-    for root in roots:
-        groups[key(root)].append(root)
-    return list(groups.values())
-
-
-def _number(root: Root) -> int:
-    return root.record.made_as[0]
-
-
-def _numbers_agree(family: Sequence[Root], groups: Iterable[Sequence[Root]]) -> bool:
-    """True if each worker has one optimizer of each number, and the line made as many on each.
-
-    A worker that was killed may have made fewer.
+    The line made as many on each worker, unless a worker was killed, and optimizers of one number
+    have a variable in common.
     """
+    numbers: dict[int, list[Root]] = defaultdict(list)
+    for root in family:
+        numbers[root.record.made_as[0]].append(root)
     most = max(root.record.made_as[1] for root in family)
-    made_as_many = all(root.record.made_as[1] == most or not root.finished for root in family)
-    return made_as_many and all(len({root.trace for root in own}) == len(own) for own in groups)
-
-
-def _has_strangers(roots: Sequence[Root]) -> bool:
-    """True if one of the roots has other variables than the first one, and none in common."""
-    known = [root.variables for root in roots if root.variables]
-    return any(known[0].isdisjoint(variables) for variables in known[1:])
-
-
-# The identities.
+    if any(root.finished and root.record.made_as[1] < most for root in family):
+        return False
+    for roots in numbers.values():
+        first, *others = [{*root.variables.values()} for root in roots if root.variables] or [set()]
+        if len({root.trace for root in roots}) < len(roots) or any(map(first.isdisjoint, others)):
+            return False
+    return True
 
 
 def _identities(
-    data: TraceData, trace: int, unit_of: dict[tuple[int, int], int]
+    data: TraceData, trace: int, identity: dict[tuple[int, int], Hashable]
 ) -> Iterator[Hashable]:
-    """Yield the identity of each optimizer: its unit; for a nested one, its class and place."""
+    """Yield the identity of each optimizer: that of its root, its class, and its place."""
     times = Counter[Hashable]()
-    for index, optimizer in enumerate(data.optimizers):
-        unit = unit_of.get((trace, optimizer.root))
-        nested = unit, optimizer.class_name
-        times[nested] += index != optimizer.root
-        yield unit if index == optimizer.root else (*nested, times[nested])
+    for optimizer in data.optimizers:
+        key = identity.get((trace, optimizer.root)), optimizer.class_name
+        times[key] += 1
+        yield *key, times[key]

@@ -1,7 +1,7 @@
 """Merges traces: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from tracer.errors import MergeError
-from tracer.model.matching import Root, match
+from tracer.model.matching import match
 from tracer.model.names import distinct, without_number
 from tracer.model.records import (
     Launch,
@@ -49,24 +49,19 @@ def merge(traces: Iterable[Trace]) -> Trace:
     parts = sorted(every, key=_order)
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
+    if len(parts) == 1 and not [*_not_one_whole_run(parts)]:
+        return Trace(parts[0])
     runs = {data.launch.run for data in parts if data.launch}
-    if len(parts) == 1:
-        notes = [*_missing(parts)]
-        if not notes:
-            return Trace(parts[0])
-        whole = replace(parts[0], notes=(*parts[0].notes, *notes))
-    else:
-        whole = _workers_of_one_run(parts) if runs <= {""} or len(runs) > 1 else _processes(parts)
+    whole = _workers_of_one_run(parts) if runs <= {""} or len(runs) > 1 else _processes(parts)
     return Trace(replace(whole, parts=tuple(parts)))
 
 
 def _order(data: TraceData) -> tuple[object, ...]:
-    """The key to sort traces: those with an optimizer by worker, then by the launch."""
-    launch = data.launch or Launch()
+    """The key to sort traces: those with an optimizer by worker, then by the start."""
     workers = [_in_order(replica.worker) for replica in data.replicas]
     rest = b"" if workers else encode(data)  # without an optimizer, it is small
-    place = launch.started, launch.host, launch.process, launch.key
-    return not workers, workers, data.processes, place, rest
+    started = data.launch.started if data.launch else 0
+    return not workers, workers, data.processes, started, rest
 
 
 def _in_order(worker: str) -> tuple[int, str]:
@@ -83,73 +78,44 @@ def _cluster(data: TraceData) -> str:
 
 
 def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
-    """Merge the traces of workers, whose optimizers and variables `match` identifies."""
-    _require_one_run(parts)
-    found = match(parts)
-    whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
-    records: dict[Hashable, list[Optimizer]] = defaultdict(list)
-    for key, record in zip(
-        chain(*found.optimizers), chain(*(data.optimizers for data in parts)), strict=True
-    ):
-        records[key].append(record)
-    optimizers = (
-        replace(_of_all_workers(own), name=each.name, root=each.root)
-        for own, each in zip(records.values(), whole.optimizers, strict=True)
-    )
-    notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
-    notes += [_in_doubt(roots, parts) for roots in found.doubts]
-    notes += [*_missing(parts), *_mixed(parts)]
-    return replace(whole, optimizers=tuple(optimizers), notes=tuple(dict.fromkeys(notes)))
+    """Merge the traces of workers, whose optimizers and variables `match` identifies.
 
-
-def _in_doubt(roots: Sequence[Root], parts: Sequence[TraceData]) -> Note:
-    """A note on optimizers that may be the same on different workers."""
-    items = [f"{root.record.name} ({_named(parts[root.trace])})" for root in roots]
-    return Note(
-        f"{listed(items, _MAX_NAMES)}: it is unknown which are the same optimizer, so they are "
-        "kept apart"
-    )
-
-
-def _of_all_workers(every: Sequence[Optimizer]) -> Optimizer:
-    """Merge an optimizer's records of all workers."""
-    united: dict[str, Any] = {
-        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
-        for field in ("evidence", "never_passed", "failures")
-    }
-    settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
-    moved = [each.iterations for each in every if each.iterations is not None]
-    return replace(every[0], settings=settings, iterations=max(moved, default=None), **united)
-
-
-def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
-    """Yield a note for each worker of the cluster without a trace."""
-    cluster = {name for names in {*map(_cluster, parts)} for name in names.split(", ")}
-    replicas = {replica.worker for data in parts for replica in data.replicas}
-    processes = {name for data in parts for name in data.processes}
-    missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
-    if missing:
-        names = listed(missing, _MAX_NAMES)
-        yield Note(f"no trace of {names}, so nothing that ran there is counted")
-
-
-def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
-    """Yield a note if the traces are of several launches, or of clusters of different sizes."""
-    keys = {data.launch.key for data in parts if data.launch}
-    if len(keys) > 1 or len({*map(_cluster, parts)} - {""}) > 1:
-        yield Note("the traces are of different launches, so the counts mix several runs")
-
-
-def _named(data: TraceData) -> str:
-    return ", ".join(dict.fromkeys(replica.worker for replica in data.replicas if replica.worker))
-
-
-def _require_one_run(parts: Sequence[TraceData]) -> None:
-    """Raise `tracer.MergeError` for two traces of one replica."""
+    Raises `tracer.MergeError` for two traces of one replica.
+    """
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = Replica(*min(twice), "").label
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
+    optimizers, variables, doubts = match(parts)
+    whole = _joined([*zip(parts, optimizers, variables, strict=True)])
+    notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
+    for roots in doubts:
+        items = [f"{root.record.name} ({_named(parts[root.trace])})" for root in roots]
+        names = listed(items, _MAX_NAMES)
+        text = f"{names}: it is unknown which are the same optimizer, so they are kept apart"
+        notes.append(Note(text))
+    notes += _not_one_whole_run(parts)
+    return replace(whole, notes=tuple(dict.fromkeys(notes)))
+
+
+def _not_one_whole_run(parts: Sequence[TraceData]) -> Iterator[Note]:
+    """Yield notes: workers of the cluster have no trace; the traces are of several launches."""
+    clusters = {*map(_cluster, parts)} - {""}
+    known = {name for data in parts for name in (*data.processes, *_workers(data))}
+    missing = {name for names in clusters for name in names.split(", ")} - known
+    if missing:
+        names = listed(sorted(missing, key=_in_order), _MAX_NAMES)
+        yield Note(f"no trace of {names}, so nothing that ran there is counted")
+    if len({data.launch.key for data in parts if data.launch}) > 1 or len(clusters) > 1:
+        yield Note("the traces are of different launches, so the counts mix several runs")
+
+
+def _workers(data: TraceData) -> list[str]:
+    return [*dict.fromkeys(replica.worker for replica in data.replicas if replica.worker)]
+
+
+def _named(data: TraceData) -> str:
+    return ", ".join(_workers(data))
 
 
 # The processes of one launch.
@@ -229,7 +195,6 @@ def combine(
 # Joining records.
 
 _RECORDS = (
-    "optimizers",
     "variables",
     "graphs",
     "blocks",
@@ -245,29 +210,45 @@ def _joined(
 ) -> TraceData:
     """Join traces into one, with each line, path, method and replica once.
 
-    Each trace comes with keys for its optimizers and variables. Records with the same key are one:
-    the first trace's.
+    Each trace comes with keys for its optimizers and variables. Records with the same key are one.
     """
     every = [data for data, _, _ in parts]
     replicas = _all_replicas(every)
     tables: dict[str, list[Any]] = {table: [] for table in _RECORDS}
-    numbers: defaultdict[str, _Numbers] = defaultdict(_Numbers)
-    numbers["replicas"] = _Numbers(zip(replicas, count(), strict=False))
-    for part, (data, optimizers, variables) in enumerate(parts):
-        keys = _keys(part, data) | {"optimizers": optimizers, "variables": variables}
-        places = {table: [numbers[table][key] for key in own] for table, own in keys.items()}
+    numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)
+    numbers["replicas"] = dict(zip(replicas, count(), strict=False))
+    same: defaultdict[int, list[Optimizer]] = defaultdict(list)
+    for data, optimizers, variables in parts:
+        keys: dict[str, Iterable[Hashable]] = {
+            "optimizers": optimizers,
+            "variables": variables,
+            "replicas": ((replica.worker, replica.id) for replica in data.replicas),
+            "methods": data.methods,
+            "lines": data.lines,
+            "paths": (tuple(data.lines[index] for index in path) for path in data.paths),
+        }
+        places = {
+            table: [numbers[table].setdefault(key, len(numbers[table])) for key in own]
+            for table, own in keys.items()
+        }
         change = {
             table: partial(_all_at, own) if table == "variables" else own.__getitem__
             for table, own in places.items()
             if own != [*range(len(own))]
         }
+        renumbered = with_indices(data.optimizers, change)
+        for place, optimizer in zip(places["optimizers"], renumbered, strict=True):
+            same[place].append(optimizer)
         for table, records in tables.items():
             before, own = len(records), getattr(data, table)
             if table in places:
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
+    blocks = (*tables["blocks"], *tables["calls"])
+    passed = {*chain(*{entry.variables for block in blocks for entry in block.entries})}
+    tables["not_updated"] = [*_not_passed(tables["not_updated"], passed)]
     tables |= {table: _united(tables[table]) for table in ("rates", "not_updated")}
-    tables["not_updated"] = [*_not_updated(tables)]
+    tables["optimizers"] = [*map(_one_optimizer, same.values())]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},
@@ -284,22 +265,15 @@ def _joined(
     )
 
 
-class _Numbers(dict[Any, int]):
-    """The number of each key, in the order in which they were asked for."""
-
-    def __missing__(self, key: Hashable) -> int:
-        number = self[key] = len(self)
-        return number
-
-
-def _keys(part: int, data: TraceData) -> dict[str, Sequence[Hashable]]:
-    """The keys of the records of a trace, by table; records with the same key are one."""
-    return {
-        "replicas": [(replica.worker, replica.id) for replica in data.replicas],
-        "methods": data.methods,
-        "lines": data.lines,
-        "paths": [tuple(data.lines[index] for index in path) for path in data.paths],
+def _one_optimizer(every: Sequence[Optimizer]) -> Optimizer:
+    """Merge the records of an optimizer."""
+    united: dict[str, Any] = {
+        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
+        for field in ("evidence", "never_passed", "failures")
     }
+    settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
+    moved = [each.iterations for each in every if each.iterations is not None]
+    return replace(every[0], settings=settings, iterations=max(moved, default=None), **united)
 
 
 Listing = TypeVar("Listing", Rate, NotUpdated)
@@ -313,15 +287,12 @@ def _united(records: Iterable[Listing]) -> list[Listing]:
     return [replace(each, variables=tuple(sorted(own))) for each, own in variables.items()]
 
 
-def _not_updated(tables: Mapping[str, Sequence[Any]]) -> Iterator[NotUpdated]:
+def _not_passed(rows: Iterable[NotUpdated], passed: Container[int]) -> Iterator[NotUpdated]:
     """Yield the rows of variables without updates; what any rank passes is not `not passed`."""
-    blocks = (*tables["blocks"], *tables["calls"])
-    passed = {*chain(*{entry.variables for block in blocks for entry in block.entries})}
-    for each in tables["not_updated"]:
-        keeps_all = each.why != "not passed" or passed.isdisjoint(each.variables)
-        own = each.variables if keeps_all else (e for e in each.variables if e not in passed)
-        if variables := tuple(own):
-            yield replace(each, variables=variables)
+    for row in rows:
+        own = tuple(i for i in row.variables if row.why != "not passed" or i not in passed)
+        if own:
+            yield replace(row, variables=own)
 
 
 def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
