@@ -19,9 +19,9 @@ whose process last wrote more than a minute before another one began.
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -83,8 +83,8 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
 def here(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch of this process."""
     process = os.getpid()
-    _, started, seen = _at_first(process)
-    return Launch(_key(environment), children_of(environment), _HOST, process, started, seen)
+    key, (_, began) = _key(environment), _at_first(process)
+    return Launch(key, children_of(environment), _HOST, process, _start_now(process), began)
 
 
 def children_of(environment: Mapping[str, str] = os.environ) -> str:
@@ -96,22 +96,21 @@ def children_of(environment: Mapping[str, str] = os.environ) -> str:
 
 def _key(environment: Mapping[str, str]) -> str:
     """What is equal for the processes that train together: see the head of this module."""
+    elastic = environment.get("TORCHELASTIC_RUN_ID")
+    parent, _ = _at_first(os.getpid())
     if own := environment.get("TRACER_RUN"):
         return own
-    elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":
         return f"torchrun {elastic}"
     if elastic and environment.get("LOCAL_WORLD_SIZE") == environment.get("WORLD_SIZE"):
-        return _parent()  # one agent started all ranks
+        return parent  # one agent started all ranks
     for _, size, names in _RANKS:
         if names and environment.get(size, "1") != "1" and names[0] in environment:
             return " ".join(environment.get(name, "0") for name in names)
     address = _address(environment)
     if elastic or not _LOOPBACK.match(address):
         return address
-    if address and children_of(environment):
-        return f"{_HOST} {address}"
-    return f"{_parent()} {address}".rstrip()
+    return f"{_HOST if address and children_of(environment) else parent} {address}".rstrip()
 
 
 def _address(environment: Mapping[str, str]) -> str:
@@ -119,23 +118,15 @@ def _address(environment: Mapping[str, str]) -> str:
     with suppress(*_MALFORMED):
         jobs = msgspec.json.decode(environment["TF_CONFIG"])["cluster"]
         return str((jobs.get("chief") or jobs["worker"])[0])
-    with suppress(KeyError):
-        return f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-    return environment.get("JAX_COORDINATOR_ADDRESS", "")
-
-
-def _parent() -> str:
-    parent, _, _ = _at_first(os.getpid())
-    return f"{_HOST} {parent} {_at_first(parent)[1]}"
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    return f"{host}:{port}" if host and port else environment.get("JAX_COORDINATOR_ADDRESS", "")
 
 
 @cache
-def _at_first(process: int) -> tuple[int, int, float]:
-    """When asked first: the parent of this process, the start of `process`, and the time.
-
-    Later, the parent may have ended.
-    """
-    return os.getppid(), _start_now(process), datetime.now().timestamp()
+def _at_first(process: int) -> tuple[str, float]:
+    """When asked first: what started this process, which may have ended later; and the time."""
+    parent = os.getppid()
+    return f"{_HOST} {parent} {_start_now(parent)}", time.time()
 
 
 def _start_now(process: int) -> int:
