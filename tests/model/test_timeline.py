@@ -11,7 +11,6 @@ from support import traces
 from support.cost import at_most
 from support.traces import block, step, update
 
-from tracer.errors import Mistake
 from tracer.model.counts import updates
 from tracer.model.timeline import Run, Steps, Timeline, Values, fold, union
 from tracer.model.trace import summaries_of
@@ -48,7 +47,7 @@ def test_what_a_timeline_answers_is_true_of_its_steps(
     weighted = [(run, weights[block]) for block, runs in enumerate(blocks) for run in runs]
     last = max(run.last for run, _ in weighted)
     steps = more.draw(st.integers(1, last))
-    timeline = Timeline.of(weighted, steps, 2)
+    timeline = Timeline(weighted, steps, 2)
     every = [
         tuple(sum(n * weights[block][at] for block, n in ran.items()) for at in (0, 1))
         for ran in plain_expansion(blocks, steps)
@@ -63,7 +62,8 @@ def test_what_a_timeline_answers_is_true_of_its_steps(
     assert [each for low, high, each in spans for _ in range(low, high + 1)] == every
     assert all(one[2] != other[2] for one, other in pairwise(spans))
     wanted = set(more.draw(st.lists(st.sampled_from(every))))
-    of_wanted = [at for part in timeline.steps_with(wanted) for at in numbers_of(part)]
+    parts = [part for part, values in timeline.parts() if values in wanted]
+    of_wanted = [at for part in parts for at in numbers_of(part)]
     assert sorted(of_wanted) == [at for at, values in enumerate(every, 1) if values in wanted]
     for part, _ in timeline.parts():
         among = [at for at in numbers_of(part) if first <= at <= last]
@@ -99,7 +99,7 @@ def test_epochs_are_one_cycle(every: int) -> None:
     whole = [(Run(every * epoch + 1, 1, every - 1), (2,)) for epoch in range(epochs)]
     partial = [(Run(every, every, epochs), (1,))]
     with at_most(3_000_000):
-        (stretch,) = Timeline.of([*whole, *partial], every * epochs, 1).stretches
+        (stretch,) = Timeline([*whole, *partial], every * epochs, 1).stretches
     assert stretch.cycle == ((every - 1, (2,)), (1, (1,)))
     assert stretch.steps == every * epochs
 
@@ -150,15 +150,6 @@ def test_steps_cost_as_much_as_their_changes(
 ) -> None:
     with at_most(3_000_000):
         weighted = [(run, (1 << at,)) for at, runs in enumerate(blocks) for run in runs]
-        timeline = Timeline.of(weighted, steps, 1)
+        timeline = Timeline(weighted, steps, 1)
         assert len(timeline.stretches) <= most
     assert sum(stretch.steps for stretch in timeline.stretches) == steps
-
-
-def test_steps_without_an_order_are_refused() -> None:
-    """As a damaged file may have them: each step is said to be different, 10^15 times."""
-    every = [(Run(1, stride, 10**15), (1,)) for stride in (2, 3, 5)]
-    assert len(Timeline.of(every, 3 * 10**14, 1).stretches) == 1  # a turn has 30 steps
-    every += [(Run(1, stride, 10**15), (1,)) for stride in (7, 11, 13, 17, 19, 23)]
-    with pytest.raises(Mistake, match="the trace is too irregular"):
-        Timeline.of(every, 10**15, 1)

@@ -194,7 +194,7 @@ def _spread(timeline: Timeline, is_meant: Callable[[int], bool]) -> str:
     counts = [count for (count,) in meant]
     if not counts:
         return ""
-    labels = list(map(steps_label, timeline.steps_with(meant)))
+    labels = [steps_label(steps) for steps, values in timeline.parts() if values in meant]
     spans = ", ".join(labels[:_MAX_NAMES]) + (", ..." if len(labels) > _MAX_NAMES else "")
     where = (
         f"{'each of ' if steps > 1 else ''}{some(steps, 'step')}"

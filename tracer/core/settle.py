@@ -87,7 +87,7 @@ def _missing(own: Sequence[Run], steps: int) -> list[_Span]:
     if ended == max((run.last for run in own), default=0):
         return [(ended + 1, steps)] if ended < steps else []
     runs = [(run, (1,)) for run in own]
-    return [(low, high) for low, high, (ran,) in Timeline.of(runs, steps, 1).spans() if not ran]
+    return [(low, high) for low, high, (ran,) in Timeline(runs, steps, 1).spans() if not ran]
 
 
 def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:

@@ -24,7 +24,7 @@ from tracer.model.records import (
     Role,
     TraceData,
 )
-from tracer.model.timeline import Run, Timeline, Values, added
+from tracer.model.timeline import Run, Timeline, Values, added, fold
 
 __tracebackhide__ = is_mistake
 
@@ -289,8 +289,13 @@ class Counts:
         """The counts in some steps, as far as their executions are known."""
         blocks = []
         for block in self._on[None]:
-            runs = tuple(part for run in block.runs if (part := run.intersect(steps)) is not None)
-            blocks.append(structs.replace(block, runs=runs, total=sum(run.total for run in runs)))
+            bounds = range(steps.start, steps.stop)
+            inside = [part for run in block.runs if (part := run.intersect(bounds)) is not None]
+            if steps.step > 1:
+                wanted = ((at, run.times) for run in inside for at in run.steps if at in steps)
+                inside = fold(sorted(wanted))
+            total = sum(run.total for run in inside)
+            blocks.append(structs.replace(block, runs=tuple(inside), total=total))
         return Counts(blocks, self.steps_on)
 
     def step_unknown(self, measure: Measure) -> int:
@@ -312,7 +317,7 @@ class Counts:
         key = steps, len(measures), frozenset(weights.items())
         if key not in self._timelines:
             weighted = ((run, counts) for runs, counts in weights.items() for run in runs)
-            self._timelines[key] = Timeline.of(weighted, steps, len(measures))
+            self._timelines[key] = Timeline(weighted, steps, len(measures))
         return self._timelines[key]
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:

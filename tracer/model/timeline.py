@@ -12,14 +12,12 @@ import math
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby, pairwise, repeat
+from itertools import chain, groupby, islice, pairwise, repeat
 from typing import Annotated, NamedTuple
 
 import msgspec
-
-from tracer.errors import Mistake
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -52,25 +50,16 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return range(self.first, self.last + 1, self.stride)
 
     def intersect(self, steps: range) -> "Run | None":
-        """The part of the run in `steps` (a range with a positive step); None if empty.
+        """The part of the run in `steps`, which are consecutive; None if empty.
 
-        >>> Run(first=4, stride=4, count=40).intersect(range(2, 100, 6))
-        Run(first=8, stride=12, count=8, times=1)
+        >>> Run(first=4, stride=4, count=40).intersect(range(5, 16))
+        Run(first=8, stride=4, count=2, times=1)
         """
-        low, high = max(self.first, steps.start), min(self.last, steps.stop - 1)
-        if low > high:
-            return None
-        gcd = math.gcd(self.stride, steps.step)
-        if (steps.start - self.first) % gcd:
-            return None
-        stride = self.stride // gcd * steps.step  # common steps recur every lcm(strides)
-        turns = (steps.start - self.first) // gcd * pow(self.stride // gcd, -1, steps.step // gcd)
-        common = self.first + self.stride * (turns % (steps.step // gcd))
-        first = common + -((common - low) // stride) * stride
-        if first > high:
-            return None
-        count = (high - first) // stride + 1
-        return Run(first, stride if count > 1 else 1, count, self.times)
+        begin, end = (
+            max(0, -((self.first - at) // self.stride)) for at in (steps.start, steps.stop)
+        )
+        part = self.steps[begin:end]
+        return Run(part[0], part.step if part[1:] else 1, len(part), self.times) if part else None
 
     def moved(self, by: int) -> "Run":
         """The same run, `by` steps later."""
@@ -118,10 +107,10 @@ Cycle = tuple[Part, ...]
 """Parts that repeat in this order; for equal steps, one step."""
 Piece = tuple[int, Cycle]
 """A number of consecutive steps, and the cycle that they repeat."""
+Phase = tuple[int, int]
+"""The steps that leave this rest by this stride."""
 
-_MAX_CYCLE = 8  # parts; each is a row of a report
-_MAX_PARTS = 100_000  # of steps that are written out though they repeat
-_MAX_STEPS = 20_000_000  # written out: no training is so irregular, but a file may say so
+_MAX_CYCLE = 8  # parts that are found to repeat; each is a row of a report
 _MIN_TURNS = 3  # fewer turns than this are clearer written out
 _MIN_REGULAR = 16  # steps at equal distances: fewer may be chance, and cost little
 _first, _second = operator.itemgetter(0), operator.itemgetter(1)
@@ -159,29 +148,27 @@ class Stretch(NamedTuple):
     steps: int
     cycle: Cycle
 
+    @property
+    def period(self) -> int:
+        """The number of steps of the cycle."""
+        return sum(map(_first, self.cycle))
+
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield the steps of each part of the cycle, with the counts of each step."""
-        begin, last = self.first, self.first + self.steps - 1
-        if len(self.cycle) == 1:
-            yield Steps(begin, last, self.steps), self.cycle[0][1]
-            return
-        period = sum(map(_first, self.cycle))
+        begin, others = self.first, self.steps - self.period
         for length, values in self.cycle:
-            yield Steps(begin, begin + self.steps - period + length - 1, length, period), values
+            last = begin + others + length - 1
+            yield Steps(begin, last, length, self.period if others else None), values
             begin += length
 
 
 class Timeline:
     """The counts of each step, from step 1 on: one tuple for each step."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._pieces = list(pieces)
-
-    @classmethod
-    def of(cls, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> "Timeline":
+    def __init__(self, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> None:
         """Make the timeline of steps 1 to `steps`, from runs that each add `size` counts to a step.
 
-        >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
+        >>> Timeline([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         [Stretch(first=1, steps=12, cycle=((3, (0, 1)), (1, (5, 1))))]
         """
         changes: dict[int, list[tuple[Run, Values]]] = {1: [], steps + 1: []}
@@ -191,50 +178,30 @@ class Timeline:
                 for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
                     more = tuple(times * number for number in values)
                     changes.setdefault(min(max(at, 1), steps + 1), []).append((run, more))
-        always = nothing = (0,) * size
-        at_times: dict[tuple[int, int], Values] = {}
+        nothing = (0,) * size
+        active: dict[Phase, Values] = {}
         pieces: list[Piece] = []
         for low, high in pairwise(sorted(changes)):
             for run, more in changes[low]:
-                if run.stride == 1:
-                    always = added(always, more)
-                else:
-                    phase = run.first % run.stride, run.stride
-                    at_times[phase] = added(at_times.get(phase, nothing), more)
-                    if not any(at_times[phase]):
-                        del at_times[phase]
-            pieces += _pieces(low, high, always, at_times)
-        return cls(pieces)
+                phase = run.first % run.stride, run.stride
+                active[phase] = added(active.get(phase, nothing), more)
+                if not any(active[phase]):
+                    del active[phase]
+            pieces += _pieces(low, high, nothing, active)
+        self.stretches: list[Stretch] = []
+        """All steps; those that repeat in the same order are one stretch."""
+        first = 1
+        for number, cycle in _folded(pieces):
+            self.stretches.append(Stretch(first, number, cycle))
+            first += number
 
     @cached_property
     def spread(self) -> Counter[Values]:
         """The number of steps with each combination of counts."""
         spread: Counter[Values] = Counter()
-        for length, cycle in self._pieces:
-            turns = length // sum(map(_first, cycle))
-            for part, values in cycle:
-                spread[values] += part * turns
+        for steps, values in self.parts():
+            spread[values] += steps.within(1, steps.last + 1)
         return spread
-
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """All steps; those that repeat in the same order are one stretch."""
-        pieces = list(_folded(self._pieces))
-        firsts = accumulate((steps for steps, _ in pieces), initial=1)
-        return [Stretch(first, *piece) for first, piece in zip(firsts, pieces, strict=False)]
-
-    def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
-        """Return the steps with one of `counts`.
-
-        >>> timeline = Timeline.of([(Run(1, 4, 4), (3,)), (Run(2, 4, 4), (2,))], 16, 1)
-        >>> timeline.steps_with([(3,), (2,)])
-        (Steps(first=1, last=14, length=2, every=4),)
-        """
-        marked = (
-            (steps, _shortest(tuple((length, (values in counts,)) for length, values in cycle)))
-            for steps, cycle in self._pieces
-        )
-        return tuple(steps for steps, (is_one,) in Timeline(marked).parts() if is_one)
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield steps with equal counts, each part of a cycle once."""
@@ -242,12 +209,8 @@ class Timeline:
 
     def spans(self) -> Iterator[tuple[int, int, Values]]:
         """Yield (first, last, counts) of equal consecutive steps; cycles are written out."""
-        parts = chain.from_iterable(
-            [(steps, cycle[0][1])]
-            if len(cycle) == 1
-            else chain.from_iterable(repeat(cycle, steps // sum(map(_first, cycle))))
-            for steps, cycle in self._pieces
-        )
+        turns = (repeat(each.cycle, each.steps // each.period) for each in self.stretches)
+        parts = chain.from_iterable(chain.from_iterable(turns))
         end = 1
         for values, same in groupby(parts, key=_second):
             begin, end = end, end + sum(map(_first, same))
@@ -256,12 +219,11 @@ class Timeline:
     def within(self, first: int, last: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for the steps from `first` to `last`.
 
-        >>> list(Timeline.of([(Run(4, 4, 4), (2,))], 16, 1).within(3, 9))
+        >>> list(Timeline([(Run(4, 4, 4), (2,))], 16, 1).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
-        at = max(0, bisect_right(self.stretches, first, key=_first) - 1)
-        for number in range(at, len(self.stretches)):  # a slice may copy half a million
-            stretch = self.stretches[number]
+        before = max(0, bisect_right(self.stretches, first, key=_first) - 1)
+        for stretch in islice(self.stretches, before, None):
             if stretch.first > last:
                 return
             for steps, values in stretch.parts():
@@ -275,33 +237,24 @@ def added(left: Values, right: Values) -> Values:
 
 
 def _pieces(
-    low: int, high: int, always: Values, at_times: Mapping[tuple[int, int], Values]
+    low: int, high: int, nothing: Values, active: Mapping[Phase, Values]
 ) -> Iterator[Piece]:
-    """Yield the steps from `low` to before `high`: each counts `always`, and some count more.
-
-    `at_times` has the rest that such steps leave by a stride, with the stride.
-    """
-    period = math.lcm(*(stride for _, stride in at_times))
+    """Yield the steps from `low` to before `high`, in which these phases add their counts."""
+    period = math.lcm(*(stride for _, stride in active))
     turns = (high - low) // period
-    if at_times and turns >= _MIN_TURNS:
-        cycle = _shortest(tuple(_parts(low, low + period, always, at_times)))
-        if len(cycle) <= _MAX_CYCLE or turns * len(cycle) > _MAX_PARTS:
-            yield period * turns, cycle
-            low += period * turns
-    for length, values in _parts(low, high, always, at_times):
+    if period > 1 and turns >= _MIN_TURNS:
+        yield period * turns, _shortest(_parts(low, low + period, nothing, active))
+        low += period * turns
+    for length, values in _parts(low, high, nothing, active):
         yield length, ((1, values),)
 
 
-def _parts(
-    low: int, high: int, always: Values, at_times: Mapping[tuple[int, int], Values]
-) -> Iterator[Part]:
-    """Yield the same steps; those that count more one by one."""
-    number = sum((high - low) // stride for _, stride in at_times)
-    if number > _MAX_STEPS:
-        raise Mistake(f"the trace is too irregular: no order in {number:,} steps is seen")
+def _parts(low: int, high: int, nothing: Values, active: Mapping[Phase, Values]) -> Iterator[Part]:
+    """Yield the same steps; those of a phase with a stride one by one."""
+    always = active.get((0, 1), nothing)
     rows: dict[int, Values] = {}
-    for (rest, stride), more in at_times.items():
-        for step in range(low + (rest - low) % stride, high, stride):
+    for (rest, stride), more in active.items():
+        for step in range(low + (rest - low) % stride, high, stride) if stride > 1 else ():
             rows[step] = added(rows.get(step, always), more)
     for step in sorted(rows):
         if step > low:
@@ -319,13 +272,11 @@ def _regular(run: Run) -> Iterable[Run]:
     return (Run(step, 1, 1, run.times) for step in run.steps)
 
 
-def _shortest(parts: Cycle) -> Cycle:
+def _shortest(parts: Iterable[Part]) -> Cycle:
     """The shortest cycle that these parts repeat, with equal neighbours merged."""
-    if len(parts) == 1:
-        return ((1, parts[0][1]),)
     merged = tuple((sum(map(_first, same)), values) for values, same in groupby(parts, key=_second))
-    if len(merged) < len(parts):
-        return _shortest(merged)
+    if len(merged) == 1:
+        return ((1, merged[0][1]),)
     sizes = (n for n in range(2, len(merged)) if merged[:n] * (len(merged) // n) == merged)
     return merged[: next(sizes, len(merged))]
 
@@ -333,25 +284,25 @@ def _shortest(parts: Cycle) -> Cycle:
 def _folded(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield longer pieces for the same steps: equal ones merged, and repeated ones as a cycle."""
     merged = [(sum(map(_first, same)), cycle) for cycle, same in groupby(pieces, key=_second)]
-    keys = [each if len(each[1]) == 1 else at for at, each in enumerate(merged)]  # no nested cycle
-    repeats = []
-    for size in range(2, _MAX_CYCLE + 1):
-        begin = 0
-        for is_repeated, group in groupby(map(operator.eq, keys, keys[size:])):
-            length = sum(1 for _ in group)
-            if is_repeated and length >= size * (_MIN_TURNS - 1):
-                repeats.append((begin, size, length))
-            begin += length
     at = 0
-    for begin, size, length in sorted(repeats):
-        start = max(begin, at)
-        turns = (begin + length - start) // size + 1
-        if turns >= _MIN_TURNS:
-            yield from merged[at:start]
-            cycle = tuple((steps, once[0][1]) for steps, once in merged[start : start + size])
-            yield turns * sum(map(_first, cycle)), cycle
-            at = start + size * turns
-    yield from merged[at:]
+    while at < len(merged):
+        size, turns = _repeated(merged, at)
+        group, cycle = merged[at : at + size], merged[at][1]
+        if len(cycle) == 1:
+            cycle = tuple((steps, once[0][1]) for steps, once in group)
+        yield turns * sum(map(_first, group)), cycle
+        at += turns * size
+
+
+def _repeated(merged: Sequence[Piece], at: int) -> tuple[int, int]:
+    """How many of the next pieces repeat, and how often; (1, 1) if none do."""
+    for size in range(2, _MAX_CYCLE + 1):
+        group, turns = merged[at : at + size], 1
+        while merged[at + turns * size : at + (turns + 1) * size] == group:
+            turns += 1
+        if turns >= _MIN_TURNS and all(len(cycle) == 1 for _, cycle in group):  # none is nested
+            return size, turns
+    return 1, 1
 
 
 def union(runs: Iterable[Run]) -> list[Run]:
@@ -367,7 +318,7 @@ def union(runs: Iterable[Run]) -> list[Run]:
     joined = join(sorted(runs, key=lambda run: run.first))
     if all(before.last < after.first for before, after in pairwise(joined)):
         return joined
-    timeline = Timeline.of(((run, (1,)) for run in joined), max(run.last for run in joined), 1)
+    timeline = Timeline(((run, (1,)) for run in joined), max(run.last for run in joined), 1)
     return join(
         Run(first, 1, last - first + 1, times)
         for first, last, (times,) in timeline.spans()

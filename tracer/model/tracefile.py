@@ -2,12 +2,13 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 5, "launch": {...},
+    {"format": "optimizer-tracer", "version": 5,
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "blocks": [{..., "entries": [{..., "variables": [0, 1, 4]}], "runs": [[1, 1, 64, 1]]}],
      "calls": [...], "effects": [...], "graphs": [...],
      "notes": [{"text": ..., "kind": "missed", "worker": ""}],
-     "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
+     "environment": {"tensorflow": "2.21.0"}, "launch": {...}, ...,
+     "lines": [...], "paths": [[0, 3]],
      "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}],
      "not_updated": [{..., "variables": [4, 5], "why": "frozen", "since": 0}], "parts": []}
 
@@ -15,7 +16,7 @@ The fields are explained in `tracer.model.records`. A run is `[first, stride, co
 million regular steps take as much space as ten. The `parts` of a merged trace are the traces that
 it was made of.
 
-A reader may rely on this: every index is inside its table, and no index or count is negative.
+No index or count is negative.
 
 Fields that a reader may ignore can be added without a new version; readers skip unknown fields. Any
 other change needs a new version, and `decode` refuses other versions than its own.
@@ -26,7 +27,6 @@ import os
 import re
 import secrets
 import stat
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +38,7 @@ from msgspec.structs import asdict, replace
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import launches
 from tracer.model.merge import merge
-from tracer.model.records import Launch, Note, TraceData, with_indices
+from tracer.model.records import Launch, Note, TraceData
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
@@ -49,6 +49,7 @@ VERSION = 5
 class _Header(msgspec.Struct):
     format: Any = None
     version: Any = None
+    launch: Launch | None = None
 
 
 def encode(data: TraceData) -> bytes:
@@ -59,8 +60,7 @@ def encode(data: TraceData) -> bytes:
     >>> decode(encode(TraceData((), (), (), (), (), (), environment={"jax": "0.7"}))).environment
     {'jax': '0.7'}
     """
-    head = {"format": FORMAT, "version": VERSION, "launch": data.launch}
-    return msgspec.json.encode(head | asdict(data)) + b"\n"
+    return msgspec.json.encode({"format": FORMAT, "version": VERSION} | asdict(data)) + b"\n"
 
 
 def decode(content: bytes) -> TraceData:
@@ -77,23 +77,9 @@ def decode(content: bytes) -> TraceData:
                 f"has version {header.version!r} of the format, and this tracer reads {VERSION}: "
                 "run the program again, or update tracer"
             )
-        data = msgspec.json.decode(content, type=TraceData)
-        for part in (data, *data.parts):
-            _check(part)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
+        return msgspec.json.decode(content, type=TraceData)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"is not a trace file, or damaged: {error}") from error
-    return data
-
-
-def _check(data: TraceData) -> None:
-    """Raise `IndexError` for an index of no record."""
-    tables = {name: own for name, own in asdict(data).items() if isinstance(own, tuple)}
-    change: dict[str, Any] = {name: own.__getitem__ for name, own in tables.items()}
-    change["variables"] = lambda indices: [data.variables[index] for index in indices]
-    for records in tables.values():
-        deque(with_indices(records, change), maxlen=0)
-    for path in data.paths:
-        _ = [data.lines[index] for index in path]
 
 
 # Files.
@@ -101,9 +87,6 @@ def _check(data: TraceData) -> None:
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
-
-_LAUNCH = re.compile(rb'"launch"\s*:\s*(\{[^{}]*\})')
-_BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 def file_name(trace: Trace) -> str:
@@ -128,33 +111,29 @@ def file_in(folder: Path, trace: Trace) -> Path:
 
 def _plain(text: str) -> str:
     """The text as a name in a folder: no more than `_MAX_NAME` usual characters, and a digest."""
-    plain = re.sub("[: ]", "-", text)
-    name = _STRANGE.sub("-", plain)[:_MAX_NAME]
-    if name != plain:
+    name = _STRANGE.sub("-", text)[:_MAX_NAME]
+    if name != re.sub("[: ]", "-", text):
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         name += f"-{digest[:8]}"
     return name or "trace"
 
 
-def head(path: Path) -> bytes:
-    """The first bytes of a file; empty for a folder, a pipe, or an unreadable file."""
-    if path.is_file():  # reading a pipe would consume it
-        with suppress(OSError), path.open("rb") as file:
-            return file.read(1 << 12)
-    return b""
+def _header(path: Path) -> _Header:
+    """The header of a trace file; an empty one for other content, a folder, or a pipe."""
+    with suppress(OSError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
+        if path.is_file():  # reading a pipe would consume it
+            return msgspec.json.decode(path.read_bytes(), type=_Header)
+    return _Header()
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the file at `path` is a trace file, by its first bytes."""
-    return _BEGIN.match(head(path)) is not None
+    """Whether the file at `path` is a trace file."""
+    return bool(_header(path).format == FORMAT)
 
 
 def launch_of(path: Path) -> Launch | None:
-    """The launch of a trace file, by its first bytes; None if there is none."""
-    if found := _LAUNCH.search(head(path)):
-        with suppress(msgspec.MsgspecError, RecursionError):
-            return msgspec.json.decode(found[1], type=Launch)
-    return None
+    """The launch of a trace file; None if there is none."""
+    return _header(path).launch
 
 
 def is_other(path: Path) -> bool:
@@ -227,11 +206,10 @@ def load(path: str | Path) -> Trace:
     except MergeError as error:
         one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
         raise MergeError(f"{path}: {error}; {one}") from error
-    if others := [file.relative_to(path).as_posix() for file in found if file not in newest]:
-        names = listed(others, _MAX_NAMES)
-        note = Note(f"not counted, from another launch: {names}", "fact")
-        return Trace(replace(trace.data, notes=(*trace.data.notes, note)))
-    return trace
+    others = [file.relative_to(path).as_posix() for file in found if file not in newest]
+    text = f"not counted, from another launch: {listed(others, _MAX_NAMES)}"
+    notes = [*trace.data.notes, *([Note(text, "fact")] if others else [])]
+    return Trace(replace(trace.data, notes=tuple(notes)))
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -276,9 +254,9 @@ def write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException as error:
+    except OSError as error:
+        error.filename = str(path)  # instead of the temporary file's
+        raise
+    finally:
         with suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError):
-            error.filename = str(path)  # instead of the temporary file's
-        raise

@@ -150,7 +150,7 @@ def _compared(*sides: _Work | None) -> tuple[Any, ...]:
     old, new = ([(run, n) for _, runs, n in side or () for run in runs] for side in sides)
     weighted = [*((run, (n, 0)) for run, n in old), *((run, (0, n)) for run, n in new)]
     steps = max((run.last for run, _ in weighted), default=0)
-    spans = Timeline.of(weighted, steps, 2).spans()
+    spans = Timeline(weighted, steps, 2).spans()
     differ = (span for span in spans if span[2][0] != span[2][1])
     return (*totals, tuple(islice(differ, _MAX_ROWS + 1)))
 
