@@ -19,9 +19,9 @@ whose process last wrote more than a minute before another one began.
 
 import os
 import re
-import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def _address(environment: Mapping[str, str]) -> str:
 def _at_first(process: int) -> tuple[str, float]:
     """When asked first: what started this process, which may have ended later; and the time."""
     parent = os.getppid()
-    return f"{_HOST} {parent} {_start_now(parent)}", time.time()
+    return f"{_HOST} {parent} {_start_now(parent)}", datetime.now().timestamp()
 
 
 def _start_now(process: int) -> int:
