@@ -22,7 +22,8 @@ class Root(NamedTuple):
     """An outermost optimizer in the trace of a worker."""
 
     trace: int
-    index: int
+    place: int
+    """Its index in the trace."""
     record: Optimizer
     variables: dict[int, Variable]
     """Its variables, and those of its models, by index; numbered among those of its own."""
@@ -49,13 +50,13 @@ def match(
         if not certain and len({root.trace for root in roots}) > 1:
             doubts.append(roots)
         for root in roots:
-            number = root.record.made_as[0] if certain else (root.trace, root.index)
+            number = root.record.made_as[0] if certain else (root.trace, root.place)
             same[family, number].append(root)
     identity: dict[tuple[int, int], Hashable] = {}
     names: list[dict[int, Hashable]] = [{} for _ in traces]
     for key, roots in reversed(same.items()):  # a variable belongs to the first of several
         for root in roots:
-            identity[root.trace, root.index] = key
+            identity[root.trace, root.place] = key
             names[root.trace] |= {index: (key, own) for index, own in root.variables.items()}
     optimizers = [[*_identities(data, trace, identity)] for trace, data in enumerate(traces)]
     variables = [

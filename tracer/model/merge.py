@@ -215,7 +215,7 @@ def _joined(
     every = [data for data, _, _ in parts]
     replicas = _all_replicas(every)
     tables: dict[str, list[Any]] = {table: [] for table in _RECORDS}
-    numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)
+    numbers: defaultdict[str, dict[Any, int]] = defaultdict(dict)
     numbers["replicas"] = dict(zip(replicas, count(), strict=False))
     same: defaultdict[int, list[Optimizer]] = defaultdict(list)
     for data, optimizers, variables in parts:
