@@ -6,6 +6,7 @@ function that was traced at any time. An exception may come at any line of the t
 begins or ends to hold. What was counted is compared with the weights.
 """
 
+import linecache
 import sys
 import threading
 from collections.abc import Callable
@@ -46,8 +47,14 @@ def interrupted(do: Callable[[], Any], at: int) -> bool:
         nonlocal left
         if not frame.f_code.co_filename.endswith(_HOLDING):
             return None
-        left -= event == "line"
-        if left == 0 and event == "line":
+        # A `with` line is also run at the end of its block, before `__exit__` lets go of a lock.
+        # No signal handler runs there: CPython looks for signals after calls and in loops.
+        is_with = (
+            linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()[:5] == "with "
+        )
+        is_place = event == "line" and not is_with
+        left -= is_place
+        if left == 0 and is_place:
             left = -1
             raise Interrupt
         return follow
