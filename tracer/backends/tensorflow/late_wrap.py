@@ -15,6 +15,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -74,22 +75,24 @@ class StaleFunctions(late_wrap.StaleFunctions):
         being_traced = graphs_being_traced()
         any_function = bool(functions_alive()[0] or being_traced)
         handles = frozenset(map(id, own_handles(late.optimizer) if any_function else ()))
-        is_update = _updates_by(late) if late.kind.name == "v1" else None
+        is_update = _updates_by(late)
+        by_name = is_update if late.kind.name == "v1" else None
         stale = WeakSet(
             function
-            for function in _users_of(late, handles, is_update)
+            for function in _users_of(late, handles, by_name)
             if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
         )
         if retrace:
             self.retraced(late.name, forget_functions_of({each.graph for each in stale}))
-        if stale or _session_graphs(late):
-            gc.collect()
-            for function in list(stale):
-                self._watch(late, function)
-            for graph in _session_graphs(late):
-                self.missed(late.name, "a graph of a Session", graph)
+        of_sessions = WeakSet(_session_graphs(late, is_update))
+        if stale or of_sessions:
+            gc.collect()  # what only garbage holds is gone from both
+        for function in list(stale):
+            self._watch(late, function)
+        for graph in list(of_sessions):
+            self.missed(late.name, "a graph of a Session", graph)
         for graph in being_traced:
-            if _uses(graph, written_so_far(graph), handles, is_update):
+            if _uses(graph, written_so_far(graph), handles, by_name):
                 region = compat.called_graph(graph)
                 self.missed(late.name, compat.function_name(region), region)
 
@@ -167,18 +170,22 @@ def _updates_by(late: Late) -> Callable[[Any], bool]:
     (`training/optimizer.py`). A loss scale around an optimizer adds to its name
     (`training/experimental/loss_scale_optimizer.py`).
     """
-    name = late.name
-    bases = [cls for cls in type(late.optimizer).__mro__ if cls.__name__.startswith("Optimizer")]
-    names = {getattr(each, "_name", None) for each in instances(bases)}
-    others = "|".join(re.escape(each) for each in names - {name} if isinstance(each, str))
-    own = re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
-    given = re.compile(rf"((?:^|.*/)(?!(?:{others})(?:-wrapped)?(?:_\d+)?/)[^/]+)/update(?:_|/)")
+    own = re.compile(rf"(^|/){re.escape(late.name)}(-wrapped)?(_\d+)?/update")
+
+    @cache
+    def given() -> re.Pattern[str]:
+        bases = [c for c in type(late.optimizer).__mro__ if c.__name__.startswith("Optimizer")]
+        names = {getattr(each, "_name", None) for each in instances(bases)} - {late.name}
+        others = "|".join(re.escape(each) for each in names if isinstance(each, str))
+        return re.compile(rf"((?:^|.*/)(?!(?:{others})(?:-wrapped)?(?:_\d+)?/)[^/]+)/update(?:_|/)")
 
     def is_update(op: Any) -> bool:
         if own.search(op.name):
             return _WRITE.search(op.type) is not None
+        if "/update" not in op.name or not _UPDATE.search(op.type):
+            return False  # without a search of all objects for the other optimizers
         # The program itself may assign variables, in a scope like `agent/update_target`.
-        call = given.match(op.name) if _UPDATE.search(op.type) else None
+        call = given().match(op.name)
         return call is not None and (late.kind.name != "v1" or _has_op(op.graph, call[1]))
 
     return is_update
@@ -197,7 +204,7 @@ def _follow(value: Any) -> Iterator[Any]:
         yield value.python_function
 
 
-def _session_graphs(late: Late) -> list[Any]:
+def _session_graphs(late: Late, is_update: Callable[[Any], bool]) -> list[Any]:
     """The living graphs of Sessions with uncounted updates by an optimizer.
 
     A `legacy` or a `v1` optimizer puts them under `NAME/update...`: see `_updates_by`. An optimizer
@@ -211,9 +218,6 @@ def _session_graphs(late: Late) -> list[Any]:
     elif kind == "legacy" and iterations_of(late.optimizer) is None:
         graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
         graphs = [] if graph is None else [graph]
-    if not graphs:
-        return []
-    is_update = _updates_by(late)
     return [
         graph
         for graph in graphs
