@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from itertools import chain, compress
 from typing import Any
 from weakref import ref
@@ -10,11 +10,8 @@ from weakref import ref
 from tracer.core.patches import Patch
 
 
-def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
+def instances(bases: Iterable[type]) -> list[Any]:
     """All living instances of `bases` and of their subclasses.
-
-    If `young`, only the objects that the last full garbage collection has not seen: these are few,
-    however many objects there are in all.
 
     >>> class Base: pass
     >>> class Derived(Base): pass
@@ -29,11 +26,11 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
         if id(cls) not in classes:
             classes[id(cls)] = cls
             todo += type.__subclasses__(cls)
-    return _objects_of(classes, (0, 1) if young else (None,))
+    return _objects_of(classes)
 
 
-def _objects_of(classes: Container[int], generations: Sequence[int | None]) -> list[Any]:
-    """The objects of some generations whose class has its id in `classes`.
+def _objects_of(classes: Container[int]) -> list[Any]:
+    """The objects whose class has its id in `classes`.
 
     The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
     such a thread is still filling, and `_PyTuple_Resize` requires the only reference. Threads
@@ -41,11 +38,9 @@ def _objects_of(classes: Container[int], generations: Sequence[int | None]) -> l
     `gc.get_referrers` of the classes would need no such list, but it crashed in a large process
     with TensorFlow.
     """
-    lists: dict[int | None, list[Any]] = {}
-    objects = chain.from_iterable(
-        map(lists.setdefault, generations, map(gc.get_objects, generations))
-    )
-    same = chain.from_iterable(map(lists.pop, generations))
+    lists: dict[None, list[Any]] = {}
+    objects = chain.from_iterable(map(lists.setdefault, (None,), map(gc.get_objects, (None,))))
+    same = chain.from_iterable(map(lists.pop, (None,)))
     # The lists contain these iterators, which therefore must not stop in the middle of a list:
     # the None makes `compress` ask both for one more.
     classified = map(classes.__contains__, map(id, map(type, same)))

@@ -1,6 +1,5 @@
 """What parameters are called, and what reports, findings and assertions say of PyTorch."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,12 +74,12 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
     searches = []
     search = instances.instances
 
-    def counted(classes: Any, young: bool = False) -> Any:
-        searches.extend([1] * (not young))
-        return search(classes, young=young)
+    def counted(classes: Any) -> Any:
+        searches.append(1)
+        return search(classes)
 
     monkeypatch.setattr(parameters, "instances", counted)
-    monkeypatch.setattr(parameters.models, "_due", 0.0)  # no search of another test found nothing
+    monkeypatch.setattr(parameters.models, "vain", 0)
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(10)))
     optimizers = [Odometer([each]) for each in model.parameters()]
     found = [name for each in optimizers for name in names(stepped(each))]
@@ -105,14 +104,13 @@ def test_models_are_not_searched_for_each_new_loose_tensor(
     from tracer.core import instances
 
     searches = []
-    search, clock = instances.instances, iter(range(10**6))
+    search = instances.instances
 
-    def counted(classes: Any, young: bool = False) -> Any:
-        searches.extend([1] * (not young))
-        return search(classes, young=young)
+    def counted(classes: Any) -> Any:
+        searches.append(1)
+        return search(classes)
 
     monkeypatch.setattr(parameters, "instances", counted)
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)
     loose = []
     with tracer.record() as recording:
         for _ in range(100):

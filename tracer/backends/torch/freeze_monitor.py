@@ -78,9 +78,8 @@ class FreezeMonitor(Collector):
         _all.add(self)
         self._known: dict[int, _Parameter] = {}
         self._steps = self._due = 0
-        self._last: tuple[frozenset[int], int, bool] = frozenset(), 0, False
-        """The ids of the optimizers' parameters, the number of `Models.searches`, and whether other
-        models count, as of the last look."""
+        self._last: tuple[frozenset[int], int] = frozenset(), 0
+        """The ids of the optimizers' parameters, and `Models.searches`, as of the last look."""
 
     def step_ends(self, call: Call) -> None:
         """Look at the parameters, in fewer and fewer steps."""
@@ -116,18 +115,16 @@ class FreezeMonitor(Collector):
         """Look at the parameters of the optimizers and of their models."""
         alive = self.root.optimizers.alive()
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
-        now = frozenset(passed), models.searches, bool(since) and self._is_astray()
+        now = frozenset(passed), models.searches
         if now != self._last:
             self._last = now
             names = {key: name for each in alive for key, name in names_in(each).items()}
             names |= models.names_of(passed.values())
             every = [(own, names[key], True) for key, own in passed.items()]
-            for near in (True, False)[: 1 + now[2]]:
-                every += models.others_than(passed.keys(), near=near)
-            for own, name, is_near in every:
+            for own, name, is_near in [*every, *models.others_than(passed.keys())]:
                 known = self._known.get(id(own))
                 # A parameter that is gone may leave its `id` to another one.
-                if known is None or known.reference() is not own:
+                if known is None or known.reference() is not own or is_near > known.is_near:
                     self._known[id(own)] = _Parameter(own, name, is_near)
         for parameter in self._parameters():
             own = parameter.reference()

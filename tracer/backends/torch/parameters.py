@@ -4,7 +4,6 @@ A parameter does not know its name, and an optimizer does not know the model. So
 are searched, once for all parameters of an optimizer, before its first step. Nothing is kept alive.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 from weakref import ref
@@ -42,6 +41,7 @@ class Parameters(backend.Variables):
         alive = [each for own in self._unsearched.values() if (each := own()) is not None]
         if not all(map(models.knows, alive)):
             models.search()
+        models.vain = 0
         while self._unsearched:
             index, reference = self._unsearched.popitem()
             parameter: Any = reference()
@@ -84,17 +84,15 @@ def name_of(parameter: Any) -> str:
     return models.names_of([parameter]).get(id(parameter), "parameter")
 
 
-_REST = 100
-"""After a search that found no name, the next one waits this many times its duration."""
+_TRIES = 10
+"""After so many searches in a row that found no name, the next one waits for a reader."""
 
 
 class Models:
     """The names of parameters in the living models, as of the last search.
 
     A search looks at all objects, which takes about 100 ms. A program may make an optimizer in each
-    step, of parameters that no model holds. So after a search that found nothing, the next full
-    search waits, at most until a trace is read. Meanwhile only young objects are searched, which
-    mostly include the model of a new optimizer.
+    step, of parameters that no model holds: their search waits until a trace is read.
     """
 
     def __init__(self) -> None:
@@ -106,20 +104,18 @@ class Models:
         """The parameters that were searched for or found in a model."""
         self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
         """By `id`, the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
-        self._due = 0.0
-        self.searches = 0
+        self.vain = self.searches = 0
+        """The searches that found no name since one that did, or since a trace was read; all."""
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
         parameters = [each for each in wanted if isinstance(each, compat.Parameter)]
         if not all(map(self.knows, parameters)):
             self._asked |= {id(each): ref(each) for each in parameters}
-            begin, before = time.perf_counter(), self.names_of(wanted)
-            young = begin < self._due
-            self.search(young=young)
-            if not young:
-                end = time.perf_counter()
-                self._due = end + _REST * (end - begin) * (self.names_of(wanted) == before)
+            before = self.names_of(wanted)
+            if self.vain < _TRIES:
+                self.search()
+                self.vain = self.vain + 1 if self.names_of(wanted) == before else 0
         return self.names_of(wanted)
 
     def knows(self, parameter: Any) -> bool:
@@ -151,24 +147,24 @@ class Models:
             names = each | names
         return names
 
-    def others_than(self, ids: Set[int], *, near: bool) -> Iterator[tuple[Any, str, bool]]:
-        """The other parameters, with names, of models with one of `ids`, or if not `near` of all
-        others, as of the last search.
+    def others_than(self, ids: Set[int]) -> Iterator[tuple[Any, str, bool]]:
+        """The other parameters of the models, with names, as of the last search.
+
+        And whether the model is near: whether it has one of `ids`.
         """
         for cls, model in self._models.values():
             alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
-            if bool(ids & alive.keys()) == near:
-                prefix = "" if near else f"{cls}."
-                for key in (key for key in alive if key not in ids):
-                    yield alive[key], prefix + model[key][1], near
+            is_near = not ids.isdisjoint(alive)
+            prefix = "" if is_near else f"{cls}."
+            for key in (key for key in alive if key not in ids):
+                yield alive[key], prefix + model[key][1], is_near
 
-    def search(self, *, young: bool = False) -> None:
-        """Search all objects for models; if `young`, add those among young objects."""
+    def search(self) -> None:
+        """Search all objects for models."""
         self.searches += 1
-        modules = instances([compat.Module], young=young)
-        if not young:
-            self._asked = {key: each for key, each in self._asked.items() if each() is not None}
-            self._seen, self._models, self._flattened = dict(self._asked), {}, {}
+        modules = instances([compat.Module])
+        self._asked = {key: each for key, each in self._asked.items() if each() is not None}
+        self._seen, self._models, self._flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         sharded: dict[int, Any] = {}
         for module in modules:
