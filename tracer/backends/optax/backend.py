@@ -16,9 +16,8 @@ from tracer.core.registry import Binding
 from tracer.model.records import Variable
 
 _NOT_WRAPPED = (
-    "optax is imported, but only transformations that optax.NAME(...) made during the recording "
-    "are counted, not those that were made by hand, earlier, or by a function that was imported "
-    "earlier: for these, use tx = tracer.wrap(tx)"
+    "optax is imported, but only transformations that were made during the recording are counted: "
+    "for earlier ones, use tx = tracer.wrap(tx)"
 )
 _UNWRAPPED = (
     "a transformation was unwrapped in a block of `record`: its updates are not counted until it "
@@ -66,7 +65,7 @@ class OptaxBackend(ArrayBackend):
         return list(updates.unused.values())
 
     def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
-        """Replace the makers; `always`: also while nothing is recorded."""
+        """Observe what is made; `always`: also while nothing is recorded."""
         if made is not None or always:
             makers.exchange(made and partial(made, making=True))
         else:

@@ -1,13 +1,12 @@
 """Look inside a transformation: functions that reference functions. Needs no JAX."""
 
-import functools
 import threading
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tracer.core.reachable import closure_of, reachable
+from tracer.core.reachable import closure_of, held_by, reachable
 
 _FAR = 50
 """How many references to follow from a transformation."""
@@ -84,17 +83,12 @@ def _only_number(found: set[Any]) -> int | None:
 
 def _held_by(held: Any) -> Iterable[Any]:
     """The objects that an optax object, a function or a collection references."""
-    if isinstance(held, list | tuple):
-        return held
-    if isinstance(held, functools.partial):
-        return held.func, *held.args, *held.keywords.values()
-    if type(held).__module__.partition(".")[0] in ("optax", "tracer"):
-        held = getattr(held, "__dict__", {})
-    if isinstance(held, dict):
-        return list(held.values())
-    if isinstance(held, types.FunctionType | types.MethodType):
-        return *closure_of(held).values(), getattr(held, "__self__", None)
-    return ()
+    own = type(held).__module__.partition(".")[0] in ("optax", "tracer")
+    if own and not isinstance(held, tuple):
+        return list(getattr(held, "__dict__", {}).values())
+    if isinstance(held, types.FunctionType) and held.__module__.startswith("optax."):
+        return closure_of(held).values()  # its globals are all of optax
+    return held_by(held)
 
 
 _SHIPPED = {
@@ -166,4 +160,5 @@ def label(transformation: Any) -> str:
     if name == "chain" and "update_fns" in named:
         *parts, last = [label(each) for each in named["update_fns"]] or [""]
         return _SHIPPED.get(tuple(parts), name) if last in _RATES else name
-    return name
+    inner = str(getattr(named.get("inner_factory"), "__name__", ""))  # of `inject_hyperparams`
+    return inner if inner.isidentifier() else name

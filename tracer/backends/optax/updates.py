@@ -12,13 +12,11 @@ An update is what `update` returned for one leaf. Whether the program adds it to
 
 import copy
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
-from tracer.core.call_paths import frames_from
+from tracer.backends.optax.inside import holds, label, settings_in, under_way
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer, made_here
 from tracer.core.registry import PROGRAM, Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -27,12 +25,12 @@ from tracer.kinds import OPTAX, kind_of
 __tracebackhide__ = is_mistake
 
 first_call: "Callable[[TracedUpdate], None] | None" = None
-"""Starts counting a maker's transformation at its first call; None outside recordings."""
+"""Starts counting what was made in a recording at its first call; None outside recordings."""
 
 
 _all: "WeakSet[TracedUpdate]" = WeakSet()
 unused: "dict[int, TracedUpdate]" = {}
-"""By `id`, what makers made in this recording and nothing has called, without parts of others."""
+"""By `id`, what was made in this recording and nothing has called, without parts of others."""
 
 
 class TracedUpdate:
@@ -41,7 +39,8 @@ class TracedUpdate:
     def __init__(self, given: Any, maker: str = "", made: Made = NOT_SEEN) -> None:
         """`given` is the transformation, `made` the line of the program that made it.
 
-        A transformation by a `maker` is counted only in calls outside other transformations.
+        One that has the name of a `maker` was made in a recording, and not wrapped: it is counted
+        only in calls outside other transformations.
         """
         functools.update_wrapper(self, given.update)
         self.given = given
@@ -96,15 +95,6 @@ class TracedUpdate:
         return copy.copy, (self.original,)  # it returns functions unchanged
 
 
-def note_made(update: TracedUpdate) -> None:
-    """Note what a maker made for the program: not for optax, and what is inside it no more."""
-    for part in held_in(update.original):
-        unused.pop(id(part), None)
-    names = (str(frame.f_globals.get("__name__")) for frame in frames_from(sys._getframe(1)))
-    if first_call is not None and not any(name.startswith("optax.") for name in names):
-        unused[id(update)] = update
-
-
 def _is_wrapped(each: Any) -> bool:
     """True for an `update` that the program wrapped."""
     binding = bindings.get(id(each)) if type(each) is TracedUpdate else None
@@ -155,7 +145,7 @@ def introduce(traced: TracedOptimizer) -> None:
 
 
 def living() -> list[TracedUpdate]:
-    """The updates that are counted now, and those by makers that the program has called."""
+    """The updates that are counted now, and those made in recordings that were called."""
     found = [(each, bindings.get(id(each))) for each in list(_all)]
     return [
         each
