@@ -385,41 +385,6 @@ def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Trac
         live.updates(variable=3)
 
 
-class ShardedVariable:
-    """As TensorFlow's: it has no name, its shards have."""
-
-    def __init__(self, *variables: TensorFlowVariable) -> None:
-        self.variables = variables
-
-
-def sharded() -> Trace:
-    """One step on the shards of two tables, and on a variable that has the name of the second."""
-    names = ("users/table/part_0", "users/table/part_1", "items/part_0", "items")
-    wholes = ("users/table", "users/table", "items", "")
-    variables = tuple(
-        Variable(name, (2,), "float32", part_of=whole)
-        for name, whole in zip(names, wholes, strict=True)
-    )
-    entry = Entry(0, 1, "update", "sparse", (0, 1, 2, 3), times=5)
-    block = Block(0, 0, "eager", "", True, (entry,), 1, (Run(1, 1, 1),))
-    return Trace(TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ()))
-
-
-def test_a_sharded_variable_stands_for_its_shards() -> None:
-    trace = sharded()
-    shards = [TensorFlowVariable(f"users/table/part_{number}:0") for number in range(2)]
-    assert trace.updates(variable="users/table") == 10
-    assert trace.updates(variable="*table") == 10
-    assert trace.updates(variable=ShardedVariable(*shards)) == 10
-    assert trace.updates(variable=shards[1]) == 5
-    assert trace.updates(variable="items") == 5, "the variable of this name, not the shard"
-    assert trace.updates(variable="items*") == 10
-    with pytest.raises(UnknownName, match=r"no variable 'users/tabel': .*users/table"):
-        trace.updates(variable="users/tabel")
-    with pytest.raises(UnknownName, match="users/table/part_7"):
-        trace.updates(variable=ShardedVariable(TensorFlowVariable("users/table/part_7:0")))
-
-
 @pytest.mark.parametrize("variable", [3, object(), TensorFlowVariable(3)])  # type: ignore[arg-type]  # the point
 def test_what_is_no_variable(trace: Trace, variable: object) -> None:
     with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):

@@ -225,20 +225,6 @@ def test_a_name_that_is_not_there_lists_the_near_ones() -> None:
     assert "layer_42/attention/self/query/bias" in text(traces.many_variables())
 
 
-def test_a_sharded_variable_is_asserted_by_its_name() -> None:
-    trace = traces.keras3(
-        ("table/part_0", "table/part_1", "bias"),
-        (block([step(), request(0, 1, 2), update(0, 1, 2)], Run(1, 1, 3)),),
-        (called(1, (0, 1, 2), eager=3),),
-    )
-    shards = [replace(each, part_of="table") for each in trace.variables[:2]]
-    trace = traces.changed(trace, variables=(*shards, trace.variables[2]))
-    assert expect_updates(total=6, variable="table")(trace) == ""
-    assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""
-    assert tracer.assert_calls("update_step", 6, variable="table").check(trace) == ""
-    assert "expected 0, got 6" in tracer.assert_never_updated("table").check(trace)
-
-
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("name", ["dense", "total", "at_least", "at_most"])
 @pytest.mark.parametrize("off", [-1, 0, 1])

@@ -521,7 +521,7 @@ def retraced(summary: Summary) -> Iterator[Case]:
 def _change(summary: Summary, row: Graph) -> str:
     """What was another argument when this graph was traced first, and the line of the call."""
     became = row.detail.replace(" -> ", " became ")
-    line = summary.trace.data.nearest_line(row.path)
+    line, _ = summary.trace.data.origin(row.path)
     by = f", by the call in {line.file}:{line.number}" if line else ""
     return f"{became and f', when {became}'}{by}"
 

@@ -4,6 +4,7 @@ A trace holds names. A caller that has the variables themselves passes functions
 name objects (`Objects`): this module knows no TensorFlow, and a loaded trace knows only names.
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -36,20 +37,13 @@ def without_number(name: str) -> str:
 
 
 def plain_name(variable: object) -> str:
-    """The name of `variable`: its path in Keras 3, otherwise TensorFlow's name.
+    """The name of `variable`: its path in Keras 3; else TensorFlow's, without `:0` and the replica.
 
     Raises `TypeError` for an object that is no variable.
     """
-    path = getattr(variable, "path", None)
-    return path if isinstance(path, str) and path else tensorflow_name(variable)
-
-
-def tensorflow_name(variable: object) -> str:
-    """TensorFlow's name of `variable`, without `:0` and the replica.
-
-    Raises `TypeError` for an object that is no variable.
-    """
-    name = getattr(variable, "name", None)
+    path, name = getattr(variable, "path", None), getattr(variable, "name", None)
+    if isinstance(path, str) and path:
+        return path
     if not isinstance(name, str):
         raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
     return re.sub(r"/replica_\d+\Z", "", name.removesuffix(":0"))
@@ -67,14 +61,13 @@ def finder(
 
     `canonical` returns the object that identifies a variable.
     """
-    known: dict[int, tuple[int | None, ref[Any] | None]] = {}
-    for index, reference in enumerate(objects):
-        if reference is not None and (own := reference()) is not None:
-            known[id(canonical(own))] = index, reference
+    living = enumerate(reference and reference() for reference in objects)
+    index_of = {id(canonical(own)): index for index, own in living if own is not None}
 
     def find(variable: object) -> int | None:
         own = canonical(variable)
-        index, reference = known.get(id(own), (None, None))
+        index = index_of.get(id(own))
+        reference = None if index is None else objects[index]
         found = reference and reference()  # None if collected: the id may be another object's
         return index if found is not None and canonical(found) is own else None
 
@@ -86,20 +79,29 @@ def variables_meant(
 ) -> frozenset[int]:
     """Return the indices of the variables that `wanted` means: a name, a glob, or a variable.
 
-    The name of a sharded variable, or the variable itself, means all its shards. A trace that knows
-    objects identifies a variable by identity, whatever its name; a trace that knows only names, by
-    name.
+    A trace that knows objects identifies a variable by identity, whatever its name; a trace that
+    knows only names, by name.
 
     Raises `tracer.UnknownName`, with similar names, if nothing matches, and `TypeError` if `wanted`
     is neither a string nor a variable.
     """
+    names = [variable.name for variable in variables]
     if isinstance(wanted, str):
-        names = [each.name for each in variables]
-        return named("variable", wanted, names, [each.part_of for each in variables])
-    if shards := shards_of(wanted):
-        meant = (variables_meant(shard, variables, objects) for shard in shards)
-        return frozenset[int]().union(*meant)
-    return frozenset({_by_object(wanted, variables, objects)})
+        return named("variable", wanted, names)
+    index = objects(wanted) if objects else None
+    if index is not None:
+        return frozenset({index})
+    name = import_module("tracer.backends.objects").name_of(wanted)  # which knows the frameworks
+    alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
+    if alike and objects:
+        raise UnknownName(
+            f"this object is not the variable {name!r} of the trace, which is another one; ask "
+            "for that one by its name"
+        )
+    if len(alike) == 1:
+        return frozenset(alike)
+    by_object = " that the object alone identifies:" if alike else ""
+    raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may contain brackets
 
 
 def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> frozenset[int]:
@@ -111,32 +113,19 @@ def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> froz
     return meant | {i for i, each in enumerate(variables) if without_number(each.name) in names}
 
 
-def shards_of(variable: object) -> Sequence[object]:
-    """The shards of TensorFlow's `ShardedVariable`, which has no name of its own; else none."""
-    if type(variable).__name__ != "ShardedVariable":
-        return ()
-    shards: Sequence[object] = variable.variables  # type: ignore[attr-defined]
-    return shards
-
-
-def is_meant(wanted: str, name: str) -> bool:
-    """Whether `wanted`, a name or a glob, matches `name`."""
-    return name == wanted or fnmatchcase(name, wanted)
-
-
 def named(
     noun: str, wanted: str, names: Sequence[str], wholes: Sequence[str] = ()
 ) -> frozenset[int]:
     """Return the indices named `wanted` or, if none is, matched by it as a glob.
 
-    Each item has one of `names`. If it is a part, or of a class, `wholes` has the name of that,
-    which means all these items unless an item has that name.
+    Each item has one of `names`. If it is of a class, `wholes` has the name of that, which means
+    all these items unless an item has that name.
 
     Raises `tracer.UnknownName` if nothing matches; `noun` is the kind of name.
     """
-    parts = wholes if wanted else ()
-    for same, among in ((str.__eq__, (names,)), (str.__eq__, (parts,)), (is_meant, (names, parts))):
-        found = (i for each in among for i, name in enumerate(each) if same(str(wanted), name))
+    every = (*names, *(wholes if wanted else ()))
+    for same, among in ((operator.eq, names), (operator.eq, every), (fnmatchcase, every)):
+        found = (at % len(names) for at, name in enumerate(among) if same(name, str(wanted)))
         if meant := frozenset(found):
             return meant
     raise unknown_name(noun, wanted, dict.fromkeys((*names, *filter(None, wholes))))
@@ -149,21 +138,3 @@ def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[
     """
     classes = [each.class_name.rpartition(".")[2] for each in optimizers]
     return named("optimizer", wanted, [each.name for each in optimizers], classes)
-
-
-def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
-    index = objects(wanted) if objects else None
-    if index is not None:
-        return index
-    name = import_module("tracer.backends.objects").name_of(wanted)  # which knows the frameworks
-    names = [variable.name for variable in variables]
-    alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
-    if alike and objects:
-        raise UnknownName(
-            f"this object is not the variable {name!r} of the trace, which is another one; ask "
-            "for that one by its name"
-        )
-    if len(alike) == 1:
-        return alike[0]
-    by_object = " that the object alone identifies:" if alike else ""
-    raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may contain brackets

@@ -117,8 +117,6 @@ class Variable(msgspec.Struct, frozen=True):
     dtype: str
     argument: bool = False
     """True for an argument of a `tf.function`: the variable passed is unknown."""
-    part_of: str = ""
-    """For a shard, the name of the sharded variable; else empty."""
     shards: int = 1
     """The number of ranks or devices that hold and update a shard; `shape` is the whole shape."""
 
@@ -423,10 +421,6 @@ class TraceData(msgspec.Struct, frozen=True):
     def lines_of(self, path: int | None) -> list[Line]:
         """The lines of a path; empty if it is unknown."""
         return [] if path is None else [self.lines[index] for index in self.paths[path]]
-
-    def nearest_line(self, path: int | None) -> Line | None:
-        """The innermost program line on a path; None if unknown."""
-        return next((line for line in reversed(self.lines_of(path)) if line.file), None)
 
     def origin(self, path: int | None) -> tuple[Line | None, bool]:
         """The program line that called, None if unknown, and True if it traced a graph.

@@ -83,8 +83,7 @@ class Trace:
 
     - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
       `"none"`.
-    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
-      for all of its shards.
+    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself.
     - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
     - `replica`: its id, an int; `worker`: its name in TensorFlow (`"worker:0"`).
     - `optimizer`: its name or a glob.

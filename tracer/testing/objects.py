@@ -13,7 +13,6 @@ from tracer.backends.objects import (
 )
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
-    shards_of,
     variables_meant,
     with_namesakes,
 )
@@ -41,9 +40,8 @@ def names_of(variable: object) -> tuple[str, ...]:
     """
     if variable is None:
         return ()
-    parts = shards_of(variable) or [variable]
-    if not hasattr(variable, "name"):  # a PyTorch module has no name; its parameters have
-        parts = list(_own(variable) or parts)
+    # A PyTorch module has no name; its parameters have.
+    parts = [variable] if hasattr(variable, "name") else list(_own(variable) or [variable])
     try:
         return tuple(each if isinstance(each, str) else name_of(each) for each in parts)
     except TypeError:
@@ -110,7 +108,7 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
 
 def variables_in(given: Any, weights: bool) -> Iterator[Any]:
     """Yield the variables in `given`, also of models, layers and nested lists; names stay names."""
-    own = shards_of(given) or _own(given, weights)
+    own = _own(given, weights)
     if own is not None:
         yield from own
     elif hasattr(given, "dtype") or isinstance(given, str):

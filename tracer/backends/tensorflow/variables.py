@@ -86,8 +86,7 @@ class VariableTable(backend.Variables):
 def row_of(variable: Any) -> Variable:
     """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
-    name, shape = plain_name(variable), _shape(variable)
-    return Variable(name, shape, dtype, part_of=_whole(variable, name))
+    return Variable(plain_name(variable), _shape(variable), dtype)
 
 
 def _is_keras3(variable: Any) -> bool:
@@ -129,15 +128,6 @@ def _shape(own: Any) -> tuple[int | None, ...]:
     if hasattr(shape, "as_list"):  # a TensorShape; in TensorFlow 1 mode its items are no ints
         shape = shape.as_list() if shape.rank is not None else ()
     return tuple(None if size is None else int(size) for size in shape)
-
-
-def _whole(own: Any, name: str) -> str:
-    """The name of the sharded variable that `own` is a shard of; empty if it is no shard.
-
-    The shards are named `NAME/part_0` and so on; the `ShardedVariable` has no name of its own
-    (`distribute/sharded_variable.py`).
-    """
-    return name.rpartition("/part_")[0] if hasattr(own, "_sharded_container") else ""
 
 
 def device_of(variable: Any) -> str:
