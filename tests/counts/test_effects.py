@@ -532,8 +532,6 @@ def test_more_runs_than_the_ring_holds() -> None:
     assert per_step == [(1, steps, 2)]
     (note,) = trace.notes
     assert trace.complete and note.startswith(f"effects are unknown for {steps - 8_191:,} steps: ")
-    (verdict, *_) = verdicts.check(trace, [read("not_finite=0")])
-    assert "nothing was compared in some steps" in verdict.reason
     for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}
         assert 0 < len(placed) < still.sum()

@@ -231,7 +231,7 @@ def test_variables_of_one_name_are_told_apart() -> None:
     with tracer.assert_never_updated(two), tracer.assert_all_updated(one):
         optimizer.apply_gradients([(tf.ones(1), one)])
     with (
-        pytest.raises(AssertionError, match=r"v [0 -]+ not passed to the optimizer"),
+        pytest.raises(AssertionError, match="not passed to an optimizer: v"),
         tracer.assert_all_updated([one, two]),
     ):
         optimizer.apply_gradients([(tf.ones(1), one)])

@@ -186,7 +186,7 @@ def test_the_variables_of_a_layer_count() -> None:
         tracer.assert_calls("update_step", 6, variable=model),
     ):
         fit(model)
-    for given in (7, [hidden], object()):
+    for given in (7, object()):
         with pytest.raises(TypeError, match="a name, a glob, a variable, a layer or a model, not"):
             tracer.assert_updates(dense=2, variable=given)
 

@@ -7,36 +7,32 @@ differ, the report's rows of what was counted, and the findings on them.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from tracer.findings.rule import findings_on
 from tracer.kinds import KINDS
 from tracer.layout import paragraph, shown
-from tracer.model.counts import ROLES, Selection, counting, require_effects, updates
-from tracer.model.names import variables_meant, with_namesakes
+from tracer.model.counts import ROLES, Selection
 from tracer.model.phrases import steps_label
-from tracer.model.records import OBSERVATIONS, Kind
+from tracer.model.records import Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import listed, some, span
 from tracer.reporters import columns
-from tracer.reporters.columns import Row, Table
+from tracer.reporters.columns import Table
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_NAMES = 3  # of replicas or stretches of steps
 _MAX_ROWS = 12
 
-Quantity = Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite"]
+Quantity = Literal["updates", "executions", "calls", "steps"]
 """The quantities that can be expected of a run."""
 
-METHODS: dict[str, set[str]] = {}
-"""The methods that `tracer` counts, each with its roles, for all kinds of optimizer."""
-for _kind in KINDS:
-    for _step in _kind.step_methods:
-        METHODS.setdefault(_step, set()).add("step")
-    for _method in _kind.apply_methods:
-        METHODS.setdefault(_method.name, set()).add("apply")
+_STEPS = {method for kind in KINDS for method in kind.step_methods}
+_APPLY = {method.name for kind in KINDS for method in kind.apply_methods}
+METHODS = sorted(_STEPS | _APPLY)
+"""The methods that `tracer` counts, for all kinds of optimizer."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Expectation:
     names: tuple[str, ...] = ()
     """Names and globs of the variables that count; empty for all."""
     rows: frozenset[int] | None = None
-    """The indices of these variables in the trace, if known."""
+    """The indices of these variables in the trace; None for all."""
     per_step: bool = False
     text: str = ""
     """The expression of `tracer check`; empty for an assertion."""
@@ -64,8 +60,7 @@ class Expectation:
         for number in (self.low, self.high):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
                 raise TypeError(f"{self.noun}: a count is an int, not {number!r}")
-        low = self.low or 0
-        if low < 0 or (self.high is not None and self.high < low):
+        if (self.low or 0) < 0 or (self.high is not None and self.high < (self.low or 0)):
             raise ValueError(f"{self.noun}: no count is {self.limits}")
 
     @property
@@ -74,7 +69,7 @@ class Expectation:
         kind = f"{self.kind} " if self.kind else ""
         method = f" of {self.method}" if self.method else ""
         of = f" {'on' if self.method else 'of'} {listed(self.names, 3)}" if self.names else ""
-        return f"{kind}{self.what.replace('_', ' ')}{method}{of}"
+        return f"{kind}{self.what}{method}{of}"
 
     @property
     def limits(self) -> str:
@@ -94,77 +89,51 @@ class Expectation:
 
 def runs_for_all(trace: Trace, method: str | None) -> bool:
     """True for a step method, which runs once for all variables."""
-    roles: set[str] = {each.role for each in trace.methods if each.name == method}
-    return (roles or METHODS.get(method or "", set())) == {"step"}
+    roles = {each.role for each in trace.methods if each.name == method}
+    return roles == {"step"} if roles else method in _STEPS - _APPLY
 
 
 # How the counts differ.
 
 
-class Difference(NamedTuple):
-    """How the counts differ from an expectation."""
+def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]] | None:
+    """`got 3 in each of 8 steps`, and the optimizers concerned; None if the trace does not differ.
 
-    got: str
-    """`got 3 in each of 8 steps`."""
-    summaries: Sequence[Summary]
-    """The optimizers concerned."""
-    measure: Selection
-
-
-def difference(trace: Trace, expected: Expectation) -> Difference | None:
-    """How the trace differs from an expectation; None if it does not.
-
-    Raises `tracer.UnknownName` for a variable that the trace does not have, and for effects if it
-    has none.
+    With several optimizers or replicas, those that differ are named.
     """
     measure, summaries = _selection(trace, expected), summaries_of(trace)
-    asked = measure.variables or frozenset()
+    asked = expected.rows or frozenset()
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
-    if expected.what in OBSERVATIONS:
-        require_effects(trace.data, expected.what, trace.steps)
-        unseen = [summary for summary in summaries if _is_unseen(summary)]
-        if unseen:
-            return Difference("but nothing was compared in some steps", unseen, measure)
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""
         got = f"got {total:,}{how if ran or not trace.complete else ', and no step ran'}"
-        return None if expected.holds(total) else Difference(got, summaries, measure)
-    said, wrong = defaultdict[str, list[str]](list), []
+        return None if expected.holds(total) else (got, summaries)
+    if not ran:
+        return "but no step ran", summaries
+    places: dict[str, list[tuple[Summary, int]]] = defaultdict(list)
     for summary in summaries:
         for replica in summary.replicas:
-            got = _wrong(summary, replica, measure, expected)
-            said[got].append(_name(summary, replica, len(summaries)))
-            wrong += [summary] if got and summary not in wrong else []
-    names = {got: f" ({listed(own, _MAX_NAMES)})" for got, own in said.items()}
-    texts = [f"{got}{names[got] if len(said) > 1 else ''}" for got in said if got]
-    if not ran:
-        return Difference("but no step ran", summaries, measure)
-    return Difference("; ".join(texts), wrong, measure) if texts else None
+            places[_wrong(summary, replica, measure, expected)].append((summary, replica))
+    texts = []
+    for got, own in places.items():
+        names = listed([_name(*place, len(summaries)) for place in own], _MAX_NAMES)
+        texts += [f"{got} ({names})" if len(places) > 1 else got] if got else []
+    wrong = [summary for got, own in places.items() if got for summary, _ in own]
+    return ("; ".join(texts), wrong) if wrong else None
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
     """The entries of the trace that count; none for a method that was never called."""
-    rows, methods = expected.rows, None
-    if expected.names and rows is None:
-        meant = (variables_meant(name, trace.variables, None) for name in expected.names)
-        rows = with_namesakes(frozenset[int]().union(*meant), trace.variables)
+    methods = kinds = None
     if expected.method is not None:
         named = (i for i, method in enumerate(trace.methods) if method.name == expected.method)
         methods = frozenset(named)
-    kinds = None if expected.kind is None else frozenset({expected.kind})
-    return Selection(roles=ROLES.get(expected.what), kinds=kinds, methods=methods, variables=rows)
-
-
-def _is_unseen(summary: Summary) -> bool:
-    """Whether it made updates in steps whose effects are not known."""
-    compared = counting(["compared"], None)
-    return any(
-        made and not seen
-        for replica in summary.replicas
-        for made, seen in summary.spread(updates, compared, replica=replica)
-    )
+    if expected.kind is not None:
+        kinds = frozenset({expected.kind})
+    roles = ROLES.get(expected.what)
+    return Selection(roles=roles, kinds=kinds, methods=methods, variables=expected.rows)
 
 
 def _in_steps(summaries: Sequence[Summary], measure: Selection, total: int) -> str:
@@ -180,7 +149,7 @@ def _wrong(summary: Summary, replica: int, measure: Selection, expected: Expecta
     """What wrong steps did on a replica; empty if none did."""
     if not summary.steps_on[replica]:
         return "but no step ran"
-    outside = summary.outside(replace(measure, replicas=frozenset({replica})))
+    outside = summary.outside(measure.on([replica]))
     timeline = summary.timeline(measure, replica=replica)
     texts = [f"{outside:,} outside any step"] if outside else []
     texts.append(_spread(timeline, lambda count: not expected.holds(count)))
@@ -190,18 +159,15 @@ def _wrong(summary: Summary, replica: int, measure: Selection, expected: Expecta
 def _spread(timeline: Timeline, is_meant: Callable[[int], bool]) -> str:
     """`2 to 3 in 5 of 12 steps (1-3, 7, ...)`: the steps with such counts; empty if none."""
     meant = {values for values in timeline.spread if is_meant(values[0])}
-    number, steps = sum(timeline.spread[values] for values in meant), timeline.spread.total()
-    counts = [count for (count,) in meant]
-    if not counts:
+    if not meant:
         return ""
+    number, steps = sum(timeline.spread[values] for values in meant), timeline.spread.total()
     labels = [steps_label(steps) for steps, values in timeline.parts() if values in meant]
     spans = ", ".join(labels[:_MAX_NAMES]) + (", ..." if len(labels) > _MAX_NAMES else "")
-    where = (
-        f"{'each of ' if steps > 1 else ''}{some(steps, 'step')}"
-        if number == steps
-        else f"{number:,} of {steps:,} steps ({spans})"
-    )
-    return f"{span((min(counts), max(counts)))} in {where}"
+    where = f"{number:,} of {steps:,} steps ({spans})"
+    if number == steps:
+        where = f"{'each of ' if steps > 1 else ''}{some(steps, 'step')}"
+    return f"{span((min(meant)[0], max(meant)[0]))} in {where}"
 
 
 def _name(summary: Summary, replica: int, optimizers: int) -> str:
@@ -219,17 +185,13 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
     """Why the trace is not as expected; empty if it is. The expectations are of the same variables.
 
     An incomplete trace is never as expected; with `partial`, its counts are judged all the same.
-
-    Raises `tracer.UnknownName` for a variable that the trace does not have, and for effects if it
-    has none.
     """
-    judged = {each: wrong for each in expected if (wrong := difference(trace, each))}
+    judged = {each: wrong for each in expected if (wrong := _difference(trace, each))}
     if not judged:
         return "" if partial else incomplete(trace, expected)
-    heads = [_head(each, wrong.got) for each, wrong in judged.items()]
-    concerned = (summary for wrong in judged.values() for summary in wrong.summaries)
-    first, wrong = next(iter(judged.items()))
-    tables = [(own, _rows(own, first, wrong.measure)) for own in dict.fromkeys(concerned)]
+    heads = [_head(each, got) for each, (got, _) in judged.items()]
+    concerned = (summary for _, summaries in judged.values() for summary in summaries)
+    tables = [(own, _rows(own, next(iter(judged)))) for own in dict.fromkeys(concerned)]
     return _text(trace, heads, tables, notes=not partial)
 
 
@@ -246,23 +208,14 @@ def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> 
     missed = [each for each in variables if each[1] not in updated | on_others]
     if not missed:
         return incomplete(trace, [Expectation("updates", 1, None)])
-    why = "not passed to the optimizer" if any(own.steps for own in summaries) else "no step ran"
-    why = why if trace.complete else "not seen"
-    others = [
-        Row({"variable": name, "updates": 0, "dense": 0, "sparse": 0}, why)
-        for name, index in missed
-        if index not in rows
-    ]
     of_all = f"at least 1 of each of {some(len(variables), 'variable')}"
-    head = f"updates: expected {of_all}, got none for {len(missed):,} of them"
-    asked: dict[columns.By, frozenset[int]]
-    asked = {"variable": frozenset(index for _, index in missed if index is not None)}
-    tables = []
-    for summary in summaries:
-        table = columns.table(summary, "variable", columns.Part(rows=asked))
-        tables.append((summary, table._replace(rows=[*table.rows, *others])))
-        others = []
-    return _text(trace, [head if tables else f"{head}: {why}"], tables)
+    heads = [f"updates: expected {of_all}, got none for {len(missed):,} of them"]
+    if lacking := [shown(name) for name, index in missed if index not in rows]:
+        why = "not passed to an optimizer" if trace.steps else "no step ran"
+        heads.append(f"{why if trace.complete else 'not seen'}: {listed(lacking, _MAX_ROWS)}")
+    part = _part("variable", frozenset(index for _, index in missed if index is not None))
+    tables = [(summary, columns.table(summary, "variable", part)) for summary in summaries]
+    return _text(trace, heads, tables)
 
 
 def unknown(trace: Trace, expected: Iterable[Expectation], why: str, instead: str = "") -> str:
@@ -281,23 +234,25 @@ def _head(expected: Expectation, got: str) -> str:
     return f"{expected.noun}: expected {expected.limits}, {got}"
 
 
-def _rows(summary: Summary, expected: Expectation, measure: Selection) -> Table:
+def _rows(summary: Summary, expected: Expectation) -> Table:
     """The report's rows of what is expected: of the method, or of the variables that count."""
+    known = {method.name for method in summary.trace.methods}
     of_method = expected.what == "calls" or runs_for_all(summary.trace, expected.method)
-    by: columns.By = "method" if of_method or measure.methods == frozenset() else "variable"
-    asked: dict[columns.By, frozenset[int]]
-    asked = {} if measure.variables is None else {by: measure.variables}
-    table = columns.table(summary, by, columns.Part(rows=asked))
+    of_method |= expected.method is not None and expected.method not in known
+    by: columns.By = "method" if of_method else "variable"
+    table = columns.table(summary, by, _part(by, expected.rows))
     rows = [row for row in table.rows if row.values.get("method") == expected.method] or table.rows
     if expected.what == "steps":
         rows = []
     elif expected.high == 0:
-        counted = expected.kind or expected.what
-        rows = [row for row in rows if row.values.get(counted, True)]
+        rows = [row for row in rows if row.values.get(expected.kind or expected.what, True)]
     if len(rows) > _MAX_ROWS:
         rows = [row for row in rows if row.note] or rows
-    rows = sorted(rows, key=lambda row: not row.note)  # the odd ones first
     return table._replace(rows=rows, below=())
+
+
+def _part(by: columns.By, rows: frozenset[int] | None) -> columns.Part:
+    return columns.WHOLE if rows is None else columns.Part(rows={by: rows})
 
 
 def _text(

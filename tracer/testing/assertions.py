@@ -14,16 +14,10 @@ from typing import Any
 from tracer.api import Recording, record, recording_of
 from tracer.check import expectation
 from tracer.check.expectation import METHODS, Expectation, Quantity, runs_for_all
-from tracer.errors import UnknownName, unknown_name
+from tracer.errors import unknown_name
+from tracer.model.records import Kind
 from tracer.model.trace import Trace
-from tracer.testing.objects import (
-    Target,
-    indices,
-    indices_of,
-    names_of,
-    targets_of,
-    why_unknown,
-)
+from tracer.testing.objects import indices, names_of, targets_of, why_unknown
 
 Check = Callable[[Trace], str]
 """Returns why a trace is not as expected; empty if it is."""
@@ -210,8 +204,9 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     def check(trace: Trace) -> str:
         targets = targets_of(trace, given, weights=True)
-        if text := _unknown(trace, Expectation("updates", 1, None), targets, given):
-            return text
+        why, instead = why_unknown(trace, targets, given)
+        if why:
+            return expectation.unknown(trace, [Expectation("updates", 1, None)], why, instead)
         return expectation.never_updated(trace, [(each.name, each.index) for each in targets])
 
     return Assertion(optimizer, check)
@@ -230,20 +225,7 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     >>> with tracer.assert_never_updated(frozen):
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
-    given = _read_once(variables)
-
-    def check(trace: Trace) -> str:
-        targets = targets_of(trace, given)
-        names = [each.given if isinstance(each.given, str) else each.name for each in targets]
-        named = tuple(dict.fromkeys(names))
-        expected = Expectation("updates", 0, 0, names=named, rows=indices(targets))
-        text = _unknown(trace, expected, targets, given) or expectation.failure(trace, [expected])
-        if text or trace.updates():
-            return text
-        why = "nothing at all was updated, which proves nothing"
-        return expectation.unknown(trace, [expected], why)
-
-    return Assertion(optimizer, check)
+    return Assertion(optimizer, _check([Expectation("updates", 0, 0)], variables, is_never=True))
 
 
 def expect_updates(
@@ -257,13 +239,13 @@ def expect_updates(
     at_most: int | None = None,
 ) -> Check:
     """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
-    names = names_of(variable)
-    wanted: list[tuple[Any, int | None, int | None]] = [
+    wanted: list[tuple[Kind | None, int | None, int | None]] = [
         ("dense", dense, dense),
         ("sparse", sparse, sparse),
         (None, total, total),
         (None, at_least, at_most),
     ]
+    names = names_of(variable)
     expected = [
         Expectation("updates", low, high, kind, None, names, None, per_step)
         for kind, low, high in wanted
@@ -282,30 +264,32 @@ def _read_once(given: Any) -> Any:
     return list(given) if isinstance(given, Iterator) else given
 
 
-def _check(expected: Sequence[Expectation], variable: object) -> Check:
-    """The check of expectations; it fails for a variable that the trace lacks."""
+def _check(expected: Sequence[Expectation], variables: object, is_never: bool = False) -> Check:
+    """The check of expectations; it fails for variables that the trace lacks.
+
+    If `is_never`, an object that it lacks was never updated; then others must have been updated.
+    """
+    given = _read_once(variables)
 
     def check(trace: Trace) -> str:
-        method = expected[0].method
-        if variable is not None and runs_for_all(trace, method):
+        if given is None and not is_never:
+            return expectation.failure(trace, expected)
+        targets, method = targets_of(trace, given), expected[0].method
+        names = (each.given if isinstance(each.given, str) else each.name for each in targets)
+        named, rows = tuple(dict.fromkeys(names)), indices(targets)
+        own = [replace(each, names=each.names or named, rows=rows) for each in expected]
+        why, instead = why_unknown(trace, targets, given)
+        if runs_for_all(trace, method):
             why = f"{method} runs once for all variables: use assert_updates"
-            return expectation.unknown(trace, expected, why)
-        try:
-            rows = None if variable is None else indices_of(trace, variable)
-        except UnknownName as error:
-            why = "no such variable was passed"
-            return expectation.unknown(trace, expected, why, error.instead)
-        return expectation.failure(trace, [replace(each, rows=rows) for each in expected])
+        elif is_never and not trace.updates():
+            why = why or "nothing at all was updated, which proves nothing"
+        elif not (is_never or rows):
+            why = why or "no such variable was passed"
+        if why:
+            return expectation.unknown(trace, own, why, instead)
+        return expectation.failure(trace, own)
 
     return check
-
-
-def _unknown(trace: Trace, expected: Expectation, targets: Sequence[Target], given: object) -> str:
-    """Why the trace cannot be judged for the targets in `given`; empty if it can."""
-    why, instead = why_unknown(trace, targets, given)
-    if trace.complete and not targets:
-        why = "there is no variable"
-    return expectation.unknown(trace, [expected], why, instead) if why else ""
 
 
 def _of_method(

@@ -33,33 +33,13 @@ class Target:
     """The argument that means it, a name or a variable; None for a leaf of a tree."""
 
 
-def names_of(variable: object) -> tuple[str, ...]:
-    """The names of what `variable=` selects: a name, a glob, a variable, a layer or a model.
+def names_of(given: object) -> tuple[str, ...]:
+    """The names of what `variable=` selects: a name, a glob, or variables, also of layers.
 
     Raises `TypeError` for any other object.
     """
-    if variable is None:
-        return ()
-    # A PyTorch module has no name; its parameters have.
-    parts = [variable] if hasattr(variable, "name") else list(_own(variable) or [variable])
-    try:
-        return tuple(each if isinstance(each, str) else name_of(each) for each in parts)
-    except TypeError:
-        raise TypeError(
-            f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
-        ) from None
-
-
-def indices_of(trace: Trace, given: object) -> frozenset[int]:
-    """The indices of the variables that `variable=` selects.
-
-    A name means all variables with that name, also in several models.
-
-    Raises `tracer.UnknownName` if the trace has none of them.
-    """
-    known = indices(targets_of(trace, given))
-    first = next(iter(_own(given) or ()), given)
-    return known or variables_meant(first, trace.variables, trace.objects)  # which raises
+    variables = () if given is None else variables_in(given, False)
+    return tuple(each if isinstance(each, str) else name_of(each) for each in variables)
 
 
 def targets_of(trace: Trace, given: Any, *, weights: bool = False) -> list[Target]:
@@ -71,15 +51,13 @@ def targets_of(trace: Trace, given: Any, *, weights: bool = False) -> list[Targe
         return _leaves(trace, leaves)
     targets: list[Target] = []
     for variable in variables_in(given, weights):
+        is_name = isinstance(variable, str)
         try:
             meant = variables_meant(variable, trace.variables, trace.objects)
-        except UnknownName:
-            name = variable if isinstance(variable, str) else name_of(variable)
-            targets.append(Target(name, None, variable))
-        else:
-            is_name = isinstance(variable, str)
             meant = with_namesakes(meant, trace.variables) if is_name else meant
             targets += [Target(trace.variables[i].name, i, variable) for i in sorted(meant)]
+        except UnknownName:
+            targets.append(Target(variable if is_name else name_of(variable), None, variable))
     return targets
 
 
@@ -107,50 +85,44 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
 
 
 def variables_in(given: Any, weights: bool) -> Iterator[Any]:
-    """Yield the variables in `given`, also of models, layers and nested lists; names stay names."""
-    own = _own(given, weights)
-    if own is not None:
-        yield from own
+    """Yield the variables in `given`, also of models, layers and nested lists; names stay names.
+
+    Raises `TypeError` for an object without variables.
+    """
+    is_layer = hasattr(given, "trainable_variables")  # a Keras layer may be a PyTorch module, too
+    variables = getattr(given, "variables", None)
+    if callable(getattr(given, "named_parameters", None)) and not is_layer:
+        yield from given.parameters()
+    elif variables is not None and not callable(variables):
+        yield from weights_of(given) if weights and is_layer else variables
     elif hasattr(given, "dtype") or isinstance(given, str):
         yield given
-    else:
+    elif isinstance(given, Iterable):
         for item in given:
             yield from variables_in(item, weights)
-
-
-def _own(given: Any, weights: bool = False) -> Iterable[Any] | None:
-    """The variables of a layer, a model or a PyTorch module; None for a variable or a name."""
-    is_layer = hasattr(given, "trainable_variables")  # a Keras layer may be a module, too
-    if callable(getattr(given, "named_parameters", None)) and not is_layer:
-        return list(given.parameters())
-    variables = getattr(given, "variables", None)
-    if variables is None or callable(variables):
-        return None
-    return weights_of(given) if weights else variables
+    else:
+        words = "a name, a glob, a variable, a layer or a model"
+        raise TypeError(f"variable must be {words}, not {given!r}")
 
 
 def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple[str, str]:
-    """Why a target cannot be judged, and what the trace has instead.
+    """Why the targets cannot be judged, and what the trace has instead.
 
     Both are empty if each target may be a variable of the program that was never passed: an object,
     as a name that the trace does not hold may be misspelled.
     """
     known = [variable.name for variable in trace.variables]
     unknown = [each for each in targets if each.index is None and trace.complete]
-    missing, found = {each.name for each in unknown}, indices(targets)
-    others = [each for i, each in enumerate(trace.variables) if i not in found]
-    for leaf in (each for each in leaves_of(given) if each.name in missing):
-        alike = [each.name for each in others if each.shape == leaf.shape]
-        if alike:
-            why = (
-                f"no path in the parameters is {shown(leaf.name)!r}: give the whole tree that the "
-                "optimizer gets, a part of it with its keys from the root on, or a variable of "
-                "Keras"
-            )
-            return why, unknown_name("variable", leaf.name, known, meant=alike).instead
-    if any(is_loose_tensor(each.given) for each in unknown):
-        return "this tensor is not a parameter: give the parameter itself, not a copy", ""
-    for name in (each.name for each in unknown if isinstance(each.given, str)):
-        instead = unknown_name("variable", name, known).instead
-        return f"the trace holds no variable {shown(name)!r}", instead
+    others = [each for i, each in enumerate(trace.variables) if i not in indices(targets)]
+    shapes = {leaf.name: leaf.shape for leaf in leaves_of(given)}
+    if trace.complete and not targets:
+        return "there is no variable", ""
+    for target in unknown:
+        alike = [variable.name for variable in others if variable.shape == shapes.get(target.name)]
+        if is_loose_tensor(target.given):
+            return "this tensor is not a parameter: give the parameter itself, not a copy", ""
+        if alike or isinstance(target.given, str):
+            keys = ": give the whole tree that the optimizer gets, or a part with all its keys"
+            why = f"the trace holds no variable {shown(target.name)!r}{keys if alike else ''}"
+            return why, unknown_name("variable", target.name, known, meant=alike).instead
     return "", ""

@@ -294,7 +294,7 @@ def test_arrays_that_a_variable_holds_are_no_variables() -> None:
     optimizer.build(layer.trainable_variables)
     for given in (layer.kernel.value, layer.get_weights()):
         with (
-            pytest.raises(AssertionError, match="no path in the parameters is"),
+            pytest.raises(AssertionError, match="holds no variable"),
             tracer.assert_never_updated(given, optimizer=optimizer),
         ):
             optimizer.apply([jnp.ones(each.shape) for each in layer.trainable_variables])
