@@ -75,7 +75,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
             stamp = ledger.begin_step(enclosing)
             own = SimpleNamespace(handle=variable.handle, dtype=variable.dtype, device=GPU)
             held = [effects.Held(0, 0, own, effects.value_of(own))]
-            row = effects.row_of(stamp, effects.questions(held))
+            row = effects.row_of(stamp, effects.answers(held))
             ledger.auxiliary(lambda row: None, int(row.shape[0])).write(row)
         ledger.count("block", graph, stamp)
 

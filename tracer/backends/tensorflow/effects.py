@@ -52,15 +52,6 @@ class Held(NamedTuple):
     value: Any
 
 
-def comparable(own: Any) -> bool:
-    """True if the bits of this variable can be compared.
-
-    False if its shape may change: Grappler infers the shape of the first read from what the graph
-    writes to the variable later (TensorFlow 2.21, `tf.shape` of such a read).
-    """
-    return own.dtype in (*_FLOATING, *_WHOLE) and bool(own.shape.is_fully_defined())
-
-
 def value_of(own: Any) -> Any:
     """The value of the variable `own` now, in eager mode or in the current graph.
 
@@ -71,50 +62,42 @@ def value_of(own: Any) -> Any:
         return _raw.ReadVariableOp(resource=own.handle, dtype=tf.as_dtype(own.dtype).base_dtype)
 
 
-def questions(held: Sequence[Held]) -> list[Any]:
-    """The answers of a step that ends now, in the order of `tracer.core.counters.questions`.
+def answers(held: Sequence[Held]) -> list[Any]:
+    """The answers of a step that ends now, in the order of `tracer.core.effects.questions`.
 
-    They are scalars, in the current graph or in eager mode.
+    They are scalars, in the current graph or in eager mode. Values are compared as integers: NaN
+    differs from itself, and 0.0 equals -0.0.
     """
     unchanged, not_finite = [], []
     for each in held:
         now = value_of(each.own)
+        kind, is_float = _UNSIGNED[now.dtype.size], now.dtype in _FLOATING
         with compat.device(str(each.own.device or "")), compat.stop_recording():
-            unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
-            not_finite.append(_infinite(now))
+            before, after = (_raw.Bitcast(input=value, type=kind) for value in (each.value, now))
+            differ = _any(_raw.NotEqual(x=before, y=after))
+            unchanged.append(_raw.LogicalNot(x=differ))
+            odd = _any(_raw.LogicalNot(x=_raw.IsFinite(x=now))) if is_float else tf.constant(False)
+            not_finite.append(odd)
     return [*unchanged, *not_finite]
-
-
-def row_of(stamp: Any, bits: Sequence[Any]) -> Any:
-    """A row of a journal in the current graph: the step's stamp, then words of bits."""
-    padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
-    bits = [*bits, *[tf.constant(False)] * padding]
-    with compat.stop_recording():
-        numbers = _raw.Cast(x=_raw.Pack(values=bits), DstT=tf.int64)
-        ones = _raw.Reshape(tensor=numbers, shape=tf.constant([-1, _WORD]))
-        values = _raw.Mul(x=ones, y=tf.constant([1 << place for place in range(_WORD)], tf.int64))
-        words = _raw.Sum(input=values, axis=tf.constant(1))
-        first = _raw.Reshape(tensor=stamp, shape=tf.constant([1]))
-        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0))
-
-
-def _differ(before: Any, after: Any) -> Any:
-    """True if any bit differs, compared as integers: NaN differs from itself, 0.0 equals -0.0."""
-    kind = _UNSIGNED[before.dtype.size]
-    before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
-    return _any(_raw.NotEqual(x=before, y=after))
-
-
-def _infinite(value: Any) -> Any:
-    """True if any element is infinite or NaN."""
-    if value.dtype not in _FLOATING:
-        return tf.constant(False)
-    return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))
 
 
 def _any(bits: Any) -> Any:
     axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
     return _raw.Any(input=bits, axis=axes, keep_dims=False)
+
+
+def row_of(stamp: Any, bits: Sequence[Any]) -> Any:
+    """A row of a journal in the current graph: the step's stamp, then words of bits."""
+    padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
+    with compat.stop_recording():
+        all_bits = _raw.Pack(values=[*bits, *[tf.constant(False)] * padding])
+        numbers = _raw.Reshape(
+            tensor=_raw.Cast(x=all_bits, DstT=tf.int64), shape=tf.constant([-1, _WORD])
+        )
+        powers = tf.constant([1 << place for place in range(_WORD)], tf.int64)
+        words = _raw.Sum(input=_raw.Mul(x=numbers, y=powers), axis=tf.constant(1))
+        first = _raw.Reshape(tensor=stamp, shape=tf.constant([1]))
+        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0))
 
 
 class Effects(EffectLogs):
@@ -134,33 +117,35 @@ class Effects(EffectLogs):
                 "effects are unknown in the graph of a Session: its variables are not compared"
             )
             return
-        graph, held = call.place.graph, call.before or {}
-        call.before = held
+        graph = call.place.graph
+        if call.before is None:
+            call.before = {}
         for replica, own in _copies(variable, call):
-            if not isinstance(own, compat.ResourceVariable) or not comparable(own):
+            # Grappler infers the shape of the first read from what the graph writes to a variable
+            # later, if this shape may change (TensorFlow 2.21, `tf.shape` of such a read).
+            known = isinstance(own, compat.ResourceVariable) and own.shape.is_fully_defined()
+            if not known or own.dtype not in (*_FLOATING, *_WHOLE):
                 self._note(
                     "effects are unknown for a variable of the type "
                     f"{getattr(own.dtype, 'name', own.dtype)} and the shape {own.shape} "
                     f"({type(own).__name__}): it is not compared"
                 )
-            elif id(own.handle) not in held:
+            elif id(own.handle) not in call.before:
                 with compat.outside_of_graphs() if graph is None else graph.as_default():
-                    held[id(own.handle)] = Held(index, replica, own, value_of(own))
+                    call.before[id(own.handle)] = Held(index, replica, own, value_of(own))
 
     # A step has ended and its block is counted; on the thread that made the call.
 
     def count(self, call: Step, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
         """Add the comparison of a step to the current graph, after its updates, the ops `work`."""
-        held = _of_replica(call, replica)
-        variables = tuple(each.variable for each in held)
+        held, variables = _of_replica(call, replica)
         with compat.control_dependencies(work):
-            row = row_of(stamp, questions(held))
-        journal = self._journals.get((replica, variables))
-        if journal is None:
-            taken_out = partial(self._taken_out, replica, variables)
-            journal = ledger.auxiliary(taken_out, int(row.shape[0]))
-            journal = self._journals.setdefault((replica, variables), journal)
-        journal.write(row, work)
+            row = row_of(stamp, answers(held))
+        key = replica, variables
+        if key not in self._journals:
+            taken_out = partial(self._taken_out, *key)
+            self._journals[key] = ledger.auxiliary(taken_out, int(row.shape[0]))
+        self._journals[key].write(row, work)
 
     def _taken_out(self, replica: int, variables: tuple[int, ...], row: list[int]) -> None:
         """Log a drained row; an inner step is compared by its outer step."""
@@ -170,9 +155,8 @@ class Effects(EffectLogs):
 
     def seen(self, call: Step, replica: int) -> list[Source]:
         """What to log of a step in eager mode."""
-        held = _of_replica(call, replica)
-        variables = tuple(each.variable for each in held)
-        return sources_of(variables, map(bool, questions(held)))
+        held, variables = _of_replica(call, replica)
+        return sources_of(variables, map(bool, answers(held)))
 
 
 @lru_cache(maxsize=256)
@@ -182,10 +166,11 @@ def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]
     return sources_of(variables, bits)
 
 
-def _of_replica(call: Step, replica: int) -> list[Held]:
-    """The variables that a step read on a replica, sorted, so that steps share journals."""
-    held = [each for each in (call.before or {}).values() if each.replica == replica]
-    return sorted(held, key=lambda each: each.variable)
+def _of_replica(call: Step, replica: int) -> tuple[list[Held], tuple[int, ...]]:
+    """What a step read on a replica, and its variables: sorted, so that steps share journals."""
+    of_replica = (each for each in (call.before or {}).values() if each.replica == replica)
+    held = sorted(of_replica, key=lambda each: each.variable)
+    return held, tuple(each.variable for each in held)
 
 
 def _copies(variable: Any, call: Step) -> Iterable[tuple[int, Any]]:
