@@ -45,7 +45,7 @@ class ModelMonitor(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._identify: Callable[[Any], Any] = root.variables.identify
+        self._identify: Callable[[Any], Any] = root.backend.canonical
         self._models: dict[int, ref[Any]] = {}
         self._layers: list[tuple[ref[Any], Sequence[bool]]] = []
         """The layers of the models, and what of each was trainable at the last look."""

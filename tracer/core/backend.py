@@ -162,10 +162,6 @@ class Variables:
             self._index[id(variable)] = (ref(variable), index)
         return index
 
-    def identify(self, variable: Any) -> Any:
-        """The object that `objects` refers to for `variable`, given any copy or wrapper of it."""
-        return variable
-
     def _known(self, variable: Any) -> int | None:
         known = self._index.get(id(variable))
         return known[1] if known is not None and known[0]() is variable else None

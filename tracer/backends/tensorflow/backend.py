@@ -48,8 +48,6 @@ class TensorFlowBackend(KerasBackend):
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """A method that exports the counters of the functions of a SavedModel with them."""
-        if not hasattr(base, "_trackable_children"):
-            return {}
 
         def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
             saved = above_traced(base, self)._trackable_children(save_type, **kwargs)

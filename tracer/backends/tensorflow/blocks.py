@@ -37,7 +37,7 @@ from tracer.backends.tensorflow.functions import (
     may_write,
     origins,
 )
-from tracer.backends.tensorflow.ledger import Ledger, Use
+from tracer.backends.tensorflow.ledger import Ledger
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
@@ -79,7 +79,6 @@ class GraphBlocks(backend.Blocks):
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
-        self._devices = root.devices
 
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
@@ -130,30 +129,25 @@ class GraphBlocks(backend.Blocks):
         arrived.
         """
         graph = call.place.graph
-        if "CUSTOM" in self._devices.get(block.replica, ""):
+        if "CUSTOM" in self._root.devices.get(block.replica, ""):
             self._note(_DTENSORS)
             return
         if block.step and isinstance(call, Step):
             stamp = self._stamp_of(call, block.replica)
         else:
             stamp = self._stamp_inside(call.parent, call.place, block.replica)
-        lifetime = compat.graphs_around(graph)[-1]
+        root = compat.graphs_around(graph)[-1]
         self.counters.repeats |= compat.may_repeat(graph)
         work = compat.updates_since(graph, call.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # first: a reader that finds the block must find these
             effects.count(call, block.replica, self._ledger(block.replica), stamp, work)
             work = compat.updates_since(graph, call.extra.start)
-        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
-        with self.counters.lock:
-            self._note_tracing(block, call, use, failed)
-
-    def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
-        """List the tracing of a graph with a block that makes `use` of a counter."""
-        replica, root = block.replica, compat.graphs_around(call.place.graph)[-1]
+        use = self._ledger(block.replica).count(block, root, stamp, work)
+        replica = block.replica
         part = Part(replica, block.step, lambda total_of: use.ran(total_of(replica, use.number)))
-        define = partial(self.callers.definition, root)
-        self.note_traced(root, part, define, failed)
+        with self.counters.lock:
+            self.note_traced(root, part, partial(self.callers.definition, root), failed)
 
     def _count_in_session(self, block: CountedBlock, call: Call) -> None:
         """Count a block of a v1 graph on the host: the program does not initialize new variables.
@@ -187,11 +181,10 @@ class GraphBlocks(backend.Blocks):
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """The apply methods that assigned nothing in any tracing."""
-        idle = [key for key, assigned in list(self._assigned.items()) if not assigned]
-        rows = self._root.variables.rows if idle else []
+        rows = self._root.variables.rows if self._assigned else []
         names = defaultdict[str, tuple[str, ...]](tuple)
-        for index, method, variable in idle:
-            if index == optimizer:
+        for (index, method, variable), assigned in list(self._assigned.items()):
+            if index == optimizer and not assigned:
                 names[method] += (rows[variable].name,)
         return tuple(NeverAssigned(method, variables) for method, variables in names.items())
 
@@ -203,16 +196,15 @@ class GraphBlocks(backend.Blocks):
         graph = call.place.graph
         if not isinstance(call, Apply) or graph is None:
             return
-        if compat.eager_outside_functions():
-            site = self._sites.sites[call.own[0]] if call.variable is not None else None
-            if site is not None and site.role == "update" and not failed:
+        if not compat.eager_outside_functions():
+            result = getattr(call.result, "op", call.result)
+            own = [result] if hasattr(result, "_add_control_input") else []
+            call.site_notes += [*compat.updates_since(graph, call.extra.start), *own]
+        elif call.variable is not None and not failed:
+            site = self._sites.sites[call.own[0]]
+            if site.role == "update":
                 added = slice(call.extra.start, graph.num_operations())
                 call.site_notes.append((site, call.variable, added))
-            return
-        call.site_notes += compat.updates_since(call.place.graph, call.extra.start)
-        result = getattr(call.result, "op", call.result)
-        if hasattr(result, "_add_control_input"):
-            call.site_notes.append(result)
 
     def _move_in_session(self, steps: int) -> None:
         """Note that this many steps begin in a Session; -1 if one ends."""
@@ -246,13 +238,16 @@ class GraphBlocks(backend.Blocks):
         try:
             place = current_place()
             call = parent_of("apply", place, replica, calls.stack(), compat.has_strategy(), calls)
+            flags = APPLYING if call is not None and call.applying is not None else 0
             if place is not EAGER:
                 self.counters.repeats |= compat.may_repeat(place.graph)
-                return self._stamp_inside(call, place, replica, calling=True)
+                stamp = self._stamp_inside(call, place, replica)
+                return compat.with_flags(stamp, flags) if flags else stamp
             self._function_called()
-            step = None if call is None else step_around(call, replica, calls)
-            stamp = self._stamp_in_eager(call, step, replica)
-            return compat.constant(stamp) if stamp else ledger.alone
+            step = step_around(call, replica, calls)
+            if step is not None:
+                flags |= UNIT * self.number_of(step, replica) | WITHIN
+            return compat.constant(flags) if flags else ledger.alone
         except BaseException as error:
             self._root.fault(error)
             return ledger.alone
@@ -279,20 +274,10 @@ class GraphBlocks(backend.Blocks):
         except BaseException as error:
             self._root.fault(error)
 
-    def _stamp_in_eager(self, call: Call | None, step: Step | None, replica: int) -> int:
-        """The stamp of a block inside `call` and its `step`, in eager mode; 0 without them."""
-        stamp = 0
-        if step is not None:
-            stamp = UNIT * self.number_of(step, replica) | WITHIN
-        if call is not None and call.applying is not None:
-            stamp |= APPLYING
-        return stamp
-
     def _stamp_of(self, step: Step, replica: int, flags: int = 0) -> Any:
         """The stamp of a step in a graph; with `flags`, the stamp of a block inside it."""
-        known: dict[tuple[int, int], Any] = step.extra.stamps
-        stamp = known.get((replica, flags))
-        if stamp is None:
+        stamps: dict[tuple[int, int], Any] = step.extra.stamps
+        if (replica, flags) not in stamps:
             with step.place.graph.as_default():
                 if flags:
                     stamp = compat.with_flags(self._stamp_of(step, replica), flags)
@@ -301,24 +286,15 @@ class GraphBlocks(backend.Blocks):
                     after = [] if gradient is None else compat.made_of(gradient)
                     enclosing = self._asked(step.place.region, replica)
                     stamp = self._ledger(replica).begin_step(enclosing, after)
-            known[replica, flags] = stamp
-        return stamp
+            stamps[replica, flags] = stamp
+        return stamps[replica, flags]
 
-    def _stamp_inside(
-        self, call: Call | None, place: Place, replica: int, calling: bool = False
-    ) -> Any:
-        """The stamp of a block inside `call`, or outside all calls of its region, in a graph.
-
-        `calling` if the stamp is for a function that is called there, which cannot know its caller.
-        """
-        step = None if call is None else step_around(call, replica, self._calls_under_way)
+    def _stamp_inside(self, call: Call | None, place: Place, replica: int) -> Any:
+        """The stamp of a block inside `call`, or outside all calls of its region, in a graph."""
+        step = step_around(call, replica, self._calls_under_way)
         if step is None:
-            stamp = self._asked(place.region, replica)
-        else:
-            stamp = self._stamp_of(step, replica, WITHIN)
-        if calling and call is not None and call.applying is not None:
-            stamp = compat.with_flags(stamp, APPLYING)
-        return stamp
+            return self._asked(place.region, replica)
+        return self._stamp_of(step, replica, WITHIN)
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
@@ -326,4 +302,4 @@ class GraphBlocks(backend.Blocks):
         return self._ledger(replica).enclosing_step(region, ask, self._is_alone)
 
     def _ledger(self, replica: int) -> Ledger:
-        return self.counters.ledger(replica, self._devices.get(replica, ""))
+        return self.counters.ledger(replica, self._root.devices.get(replica, ""))

@@ -133,10 +133,6 @@ _LONGEST = 200
 
 def _shown(kind: Any) -> str:
     """A trace type (`core/function/trace_type/default_types.py`) or a `tf.TypeSpec` as text."""
-    name, text = type(kind).__name__, repr(kind)
-    if name == "Weakref":
-        value = kind._ref()
-        text = f"{type(value).__name__} at {id(value):#x}"
-    elif name == "Literal":
-        text = repr(kind.value)
-    return _TENSOR.sub(r"\2[\1]", text)[:_LONGEST]
+    if type(kind).__name__ == "Weakref":
+        return f"{type(kind._ref()).__name__} at {id(kind._ref()):#x}"
+    return _TENSOR.sub(r"\2[\1]", repr(getattr(kind, "value", kind)))[:_LONGEST]

@@ -34,6 +34,7 @@ from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_from
 from tracer.core.late_wrap import SESSION_GRAPH
 
+Tensor = tf.Tensor
 EagerTensor = ops.EagerTensor
 Graph = ops.Graph
 FuncGraph = func_graph.FuncGraph
@@ -279,14 +280,6 @@ def constant(value: int) -> Any:
 def with_flags(stamp: Any, flags: int) -> Any:
     """`stamp` with these bits set, a scalar in the current graph."""
     return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
-
-
-def tensor_of(gradient: Any) -> Any | None:
-    """The graph tensor of a gradient; None for an eager one."""
-    values = getattr(gradient, "values", gradient)  # of IndexedSlices
-    if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
-        return values
-    return None
 
 
 _ARITHMETIC = (

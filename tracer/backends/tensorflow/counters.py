@@ -31,14 +31,10 @@ class LedgerCounters(Counters):
         with self.lock:
             ledger = self.ledgers.get(replica)
             if ledger is None:
+                self.in_programs = True
                 ledger = self.ledgers[replica] = Ledger(device, self.clocks[replica].begun())
                 self.clocks[replica] = ledger.clock
             return ledger
-
-    @property
-    def in_programs(self) -> bool:  # type: ignore[override]
-        """True if graphs, which run without Python, count."""
-        return bool(self.ledgers)
 
     def called(self) -> None:
         """Drain the journals that are getting full; called when functions with counters are called.

@@ -95,10 +95,8 @@ def forget_graphs(function: Any) -> bool:
         return False
     try:
         function._function_cache.clear()
-    except BaseException:  # raised by a signal handler: a half-cleared function would be broken
+    finally:  # a signal handler may raise: a half-cleared function would be broken
         function._function_cache.clear()
-        raise
-    finally:
         function._lock.release()
     return True
 

@@ -10,6 +10,7 @@ branches and loops. The enclosing step of a function is not known while it is tr
 called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracer.backends.tensorflow import callers, compat
@@ -25,31 +26,31 @@ from tracer.core.calls import (
 )
 
 
+@dataclass(slots=True)
 class Extra:
     """Data of a call in a graph or under a strategy: `Call.extra`."""
 
-    __slots__ = ("counts", "gradient", "run", "stamps", "start")
-
-    def __init__(self, start: int, run: int) -> None:
-        self.start = start
-        """How many ops the graph had when the call began."""
-        self.run = run
-        """The `strategy.run` in which the call began: see `callers.runs_under_way`."""
-        self.stamps: dict[tuple[int, int], Any] = {}
-        """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
-        self.gradient: Any = None
-        """The first gradient of a step in a graph; None if there is none yet. The step begins when
-        this gradient is computed: usually the gradient of the first layer, which needs all data and
-        comes last. A gradient that needs no data (of the last bias, if the loss is a mean) is
-        computed even if the data never arrive."""
-        self.counts = True
-        """False for a step in the graph of a Session that no op can count."""
+    start: int
+    """How many ops the graph had when the call began."""
+    run: int
+    """The `strategy.run` in which the call began: see `callers.runs_under_way`."""
+    stamps: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
+    gradient: Any = None
+    """The first gradient of a step in a graph; None if there is none yet. The step begins when this
+    gradient is computed: usually the gradient of the first layer, which needs all data and comes
+    last. A gradient that needs no data (of the last bias, if the loss is a mean) is computed even
+    if the data never arrive."""
+    counts: bool = True
+    """False for a step in the graph of a Session that no op can count."""
 
 
 def requested(step: Step, gradient: Any) -> None:
-    """Keep the first gradient of a step in a graph."""
-    if step.extra.gradient is None:
-        step.extra.gradient = compat.tensor_of(gradient)
+    """Keep the first gradient of a step in a graph: its tensor, if it is in the graph."""
+    values = getattr(gradient, "values", gradient)  # of IndexedSlices
+    is_in_graph = isinstance(values, compat.Tensor) and not isinstance(values, compat.EagerTensor)
+    if step.extra.gradient is None and is_in_graph:
+        step.extra.gradient = values
 
 
 def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
@@ -86,12 +87,6 @@ def eager_replica(replica: int) -> int | None:
     return replica if number is None else number
 
 
-def _run_of(call: Call) -> int:
-    """The `strategy.run` in which a call began; 0 for none."""
-    extra = call.extra
-    return 0 if extra is None else extra.run
-
-
 def _replica_of(role: CallRole, top: Call | None, distributed: bool) -> int:
     number = compat.update_replica_id() if role == "apply" else None
     if number is None and distributed:
@@ -119,34 +114,27 @@ def parent_of(
     own = next((call for call in reversed(stack) if call.place.region is region), None)
     if own is not None and own.role != "group":
         return own
-    steps: list[Step] = []
-    active = list(calls_under_way.steps)
-    if active and place.graph is not None:
+    steps = [step for step in list(calls_under_way.steps) if step.place.region is region]
+    if steps and place.graph is not None:
         around = {id(graph) for graph in compat.graphs_around(place.graph)}
-        steps = [
-            step
-            for step in active
-            if step.place.region is region and id(step.place.graph) in around
-        ]
-    elif active and distributed:
-        runs, threads = callers.runs_under_way()
-        steps = [
-            step
-            for step in active
-            if step.place is EAGER and (_run_of(step) in runs or step.thread in threads)
-        ]
+        steps = [step for step in steps if id(step.place.graph) in around]
+    elif steps:
+        runs, threads = callers.runs_under_way() if distributed else (set(), set())
+        steps = [step for step in steps if _run_of(step) in runs or step.thread in threads]
     mine = [step for step in steps if step.replica == replica]
     if own is not None:
         return next((step for step in reversed(mine) if step.place == place), own)
-    if role == "step":
-        return mine[-1] if mine else None
-    candidates = mine or steps
+    candidates = mine if role == "step" else mine or steps
     return candidates[-1] if candidates else None
 
 
-def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Step | None:
+def _run_of(call: Call) -> int:
+    return getattr(call.extra, "run", 0)
+
+
+def step_around(call: Call | None, replica: int, calls_under_way: CallsUnderWay) -> Step | None:
     """The step that encloses what `call` calls for `replica`, in the region of `call`."""
-    own = outermost(call)
+    own = None if call is None else outermost(call)
     if not isinstance(own, Step):
         return None
     of_replica = (  # each replica has its own step, or one serves all

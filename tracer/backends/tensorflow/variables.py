@@ -26,14 +26,10 @@ class VariableTable(backend.Variables):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self._note = root.note
-        self._arguments: dict[str, int] = {}
+        self._root = root
+        self._arguments: dict[str, _Argument] = {}
         self._named: set[int] = set()
         """Variables that have the path of their Keras variable."""
-
-    def identify(self, variable: Any) -> Any:
-        """The `canonical` object of `variable`."""
-        return canonical(variable)
 
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, or of the argument that it is in `graph`."""
@@ -69,24 +65,26 @@ class VariableTable(backend.Variables):
         return None
 
     def _argument(self, name: str, own: Any) -> int:
-        label = f"argument {name}"
-        row = msgspec.structs.replace(self._row(own), name=label, argument=True)
-        with self._lock:
-            if label not in self._arguments:
-                self.objects[len(self._plain) :] = [None]
-                self._plain.append(row)
-                self._arguments[label] = len(self._plain) - 1
-                self._note(
-                    f"a tf.function updates a variable that it gets as its argument {name!r}: how "
-                    "many updates there were is known, but not of which variable each was"
-                )
-            return self._arguments[label]
+        argument = self._arguments.setdefault(name, _Argument(f"argument {name}", own))
+        self._root.note(
+            f"a tf.function updates a variable that it gets as its argument {name!r}: how "
+            "many updates there were is known, but not of which variable each was"
+        )
+        return super().index(argument, None)
+
+
+class _Argument:
+    """Stands for the variables that a function gets as one of its arguments."""
+
+    def __init__(self, name: str, variable: Any) -> None:
+        self.name, self.shape, self.dtype = name, variable.shape, variable.dtype
 
 
 def row_of(variable: Any) -> Variable:
     """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
-    return Variable(plain_name(variable), _shape(variable), dtype)
+    is_argument = isinstance(variable, _Argument)
+    return Variable(plain_name(variable), _shape(variable), dtype, argument=is_argument)
 
 
 def _is_keras3(variable: Any) -> bool:
@@ -163,10 +161,7 @@ def value_of(variable: Any, most: int) -> Any:
     if not isinstance(handle, compat.EagerTensor):
         return None  # no handle, or one in a v1 graph
     size = whole.shape.num_elements()  # None if it may have any shape
-    if size is not None and not 0 < size <= most:
-        return None
-    value = compat.value_in(handle, whole.dtype)
-    return value if 0 < value.size <= most else None
+    return compat.value_in(handle, whole.dtype) if size and size <= most else None
 
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
