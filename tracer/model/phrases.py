@@ -390,11 +390,15 @@ def _moves(rate: Rate) -> str:
 def why_not(summary: Summary) -> dict[int, str]:
     """Why the optimizer does not update a variable of its model, by the variable's index."""
     found: dict[int, str] = {}
+    passed = summary.trace.derived(_passed)
     for row in summary.not_updated:
         # A graph keeps its list of variables: it may have updated them since then.
         later = summary.within(range(row.since + 1, summary.steps + 1)) if row.since else None
         made = {} if later is None else later.by(["variable"], updates)
-        why = row.why if row.why == "frozen" else f"not passed to {summary.optimizers[0].name}"
+        whom = summary.optimizers[0].name
+        if len(summaries_of(summary.trace)) > 1 and passed.isdisjoint(row.variables):
+            whom = "any optimizer"
+        why = row.why if row.why == "frozen" else f"not passed to {whom}"
         words = shown(f"{why} since step {row.since + 1:,}" if row.since else why)
         # What it has from the first step on and updates, it updates on other ranks.
         on_some = f"{words} on some {replica_noun(summary.trace)}s"
@@ -417,6 +421,11 @@ def standing(summary: Summary) -> dict[int, str]:
         also = f"{'also' if index in summary.updated else 'updated'} by {by}" if by else ""
         found[index] = "; ".join(filter(None, (why.get(index, ""), also)))
     return {index: text for index, text in found.items() if text}
+
+
+def _passed(trace: Trace) -> frozenset[int]:
+    """The variables that were passed to any of the optimizers."""
+    return frozenset().union(*(summary.passed for summary in summaries_of(trace)))
 
 
 def _updaters(trace: Trace) -> Mapping[int, Sequence[int]]:
