@@ -101,6 +101,7 @@ def test_where_steps_differ_with_equal_totals() -> None:
         return traces.keras3(("a",), (every, block([update(0)], Run(at, 1, 1), is_step=False)), ())
 
     assert [change[1:] for change in differences(once(3), once(5))] == [
+        ("replica", "replica 0: updates, in other steps", 1, 1),
         ("updates of", "a, in other steps", 1, 1),
         ("updates in", "step 3", 1, 0),
         ("updates in", "step 5", 0, 1),
@@ -136,52 +137,51 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "updates", "steps"),
+    ("before", "after", "found"),
     [
-        # The other rank misses step 3.
+        # The other rank misses step 3: the sums are equal.
         (
             (ALL_BUT_3, [FIVE]),
             ([FIVE], ALL_BUT_3),
-            [("w, rank 0", 4, 5), ("w, rank 1", 5, 4)],
-            [("step 3, rank 0", 0, 1), ("step 3, rank 1", 1, 0)],
+            [("rank 0: updates", 4, 5), ("rank 1: updates", 5, 4)],
         ),
         # An update moves from rank 0 to rank 1.
         (
             ([FIVE], []),
             ([], [FIVE]),
-            [
-                ("w, rank 0", 5, 0),
-                ("w, rank 1", 0, 5),
-            ],
-            [("steps 1-5, rank 0", 1, 0), ("steps 1-5, rank 1", 0, 1)],
+            [("rank 0: updates", 5, 0), ("rank 1: updates", 0, 5)],
         ),
-        # Three of four miss step 3.
+        # Another step is missed.
         (
-            ([FIVE], [FIVE], [FIVE], [FIVE]),
-            (ALL_BUT_3, ALL_BUT_3, [FIVE], ALL_BUT_3),
-            [("w, rank 0 and 2 more", 5, 4)],
-            [("step 3, rank 0 and 2 more", 1, 0)],
+            ([FIVE], ALL_BUT_3),
+            ([FIVE], [Run(1, 1, 4)]),
+            [
+                ("rank 1: updates, in other steps", 4, 4),
+                ("w, in other steps", 9, 9),
+                ("step 3", 1, 2),
+                ("step 5", 2, 1),
+            ],
         ),
-        # All of them do.
+        # All of them miss step 3.
         (
             ([FIVE], [FIVE]),
             (ALL_BUT_3, ALL_BUT_3),
-            [("w", 5, 4)],
-            [("step 3", 1, 0)],
+            [
+                ("rank 0: updates", 5, 4),
+                ("rank 1: updates", 5, 4),
+                ("update_step: executions", 10, 8),
+                ("w", 10, 8),
+                ("step 3", 2, 0),
+            ],
         ),
-        # One trace has another rank.
-        (([FIVE],), ([FIVE], ALL_BUT_3), [("w, rank 1", None, 4)], []),
     ],
 )
-def test_ranks_are_compared_one_by_one(
+def test_ranks_are_compared_by_their_totals(
     before: Sequence[Sequence[Run]],
     after: Sequence[Sequence[Run]],
-    updates: list[tuple[str, int | None, int]],
-    steps: list[tuple[str, int, int]],
+    found: list[tuple[str, int | None, int | None]],
 ) -> None:
-    both = of_ranks(*before), of_ranks(*after)
-    assert [row[2:] for row in rows(*both)] == updates
-    assert [row[2:] for row in rows(*both, "updates in")] == steps
+    assert [row[2:] for row in differences(of_ranks(*before), of_ranks(*after))] == found
 
 
 def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:

@@ -1,13 +1,13 @@
 """What differs between two runs: `differences` finds it, `render` prints it.
 
-Three tables are compared row by row: variables, steps and methods. Optimizers are matched by their
-order. Keras numbers layers in the order in which a process makes them, so a variable can have
-another name in another run; `_names` pairs the names.
+Four tables are compared row by row: replicas, methods, variables and steps. Optimizers are matched
+by their order. Keras numbers layers in the order in which a process makes them, so a variable can
+have another name in another run; `_names` pairs the names.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import groupby, islice, starmap, zip_longest
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from tracer.model.records import Variable
 from tracer.model.timeline import Run, Timeline
 from tracer.model.trace import Trace
 
-_TABLES = _CLASS, _METHODS, _VARIABLES, _STEPS = "optimizer", "method", "updates of", "updates in"
+_TABLES = ("optimizer", "replica", "method", "updates of", "updates in")
+_CLASS, _REPLICAS, _METHODS, _VARIABLES, _STEPS = _TABLES
 _MAX_ROWS = 100  # rows of a table
 
 
@@ -74,85 +75,76 @@ _Work = frozenset[tuple[int, tuple[Run, ...], int]]
 """How often and in which steps blocks ran, with the count of one execution."""
 
 
-def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], _Work]:
-    """What an optimizer did, by table, name and replica."""
-    rows: dict[tuple[str, str, str], Counter[Any]] = defaultdict(Counter)
+def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str], _Work]:
+    """What an optimizer did, by table and name; methods and variables on all replicas together."""
+    rows: dict[tuple[str, str], Counter[Any]] = defaultdict(Counter)
     for block in counted(trace.data):
         if block.root != root:
             continue
-        found = [(_METHODS, "steps", int(block.step))]
+        label = trace.replicas[block.replica].label
+        found = [(_REPLICAS, f"{label}: steps", int(block.step))]
         for entry in block.entries:
             number, role = entry.times * max(1, len(entry.variables)), str(entry.role)
             what = f"{block.context} calls" if role == "call" else "executions"
             if role == "call" or role in EXECUTIONS:
                 found.append((_METHODS, f"{trace.methods[entry.method].name}: {what}", number))
             if role == "update":
-                found.append((_STEPS, "", number))
+                found += [(_REPLICAS, f"{label}: updates", number), (_STEPS, "", number)]
                 kind = ", sparse" if entry.kind == "sparse" else ""
                 own = [names[trace.variables[index].name] + kind for index in entry.variables]
                 found += [(_VARIABLES, name, entry.times) for name in own]
-        label = trace.replicas[block.replica].label
         for table, name, number in found:
             if number:
-                rows[table, name, label][block.total, block.runs] += number
+                rows[table, name][block.total, block.runs] += number
     return {key: frozenset((*ran, n) for ran, n in own.items()) for key, own in rows.items()}
 
 
 def differences(before: Trace, after: Trace) -> list[Change]:
     """Return the rows that differ; optimizers match by their order in the traces."""
     traces, changes = (before, after), list[Change]()
+    compared = cache(_compared)  # many variables are updated alike
     roots = [[at for at, own in enumerate(each.optimizers) if own.root == at] for each in traces]
     for pair in zip_longest(*roots):
         both = [*zip(traces, pair, _names(before, after), strict=True)]
         own = [trace.optimizers[at] for trace, at, _ in both if at is not None]
         classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at, _ in both]
+        name, of_kind = own[-1].name, own[0].kind == own[-1].kind
         if classes[0] != classes[1]:
-            changes.append(Change(own[-1].name, _CLASS, "class", classes[0], classes[1]))
-        if len(own) > 1:
-            changes += _changes(own[1].name, own[0].kind == own[1].kind, *starmap(_rows, both))
+            changes.append(Change(name, _CLASS, "class", classes[0], classes[1]))
+        if len(own) == 1:
+            continue
+        old, new = starmap(_rows, both)
+        for table, row in sorted({**old, **new}, key=lambda key: _TABLES.index(key[0])):
+            sides = old.get((table, row)), new.get((table, row))
+            first, second, spans = compared(*sides)
+            if table == _STEPS:
+                changes += [Change(name, table, *each) for each in spans]
+            elif table == _METHODS and (first == second or (not of_kind and None in sides)):
+                continue  # optimizers of two kinds have other methods
+            elif first != second or spans:
+                elsewhere = ", in other steps" if first == second else ""
+                changes.append(Change(name, table, row + elsewhere, first, second))
     return changes
 
 
-def _changes(
-    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], _Work]
-) -> Iterator[Change]:
-    """Yield the rows that differ; replicas that did the same share a row.
-
-    Optimizers of two kinds have other methods.
-    """
-    compared = cache(_compared)  # many variables are updated alike
-    every = sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0]))
-    labels = {label for *_, label in every}
-    alike: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for table, name, label in every:
-        sides = tuple(own.get((table, name, label)) for own in rows)
-        alike[table, name, sides].append(label)
-    for (table, name, sides), among in alike.items():
-        more = f" and {len(among) - 1:,} more" if len(among) > 1 else ""
-        on = f", {among[0]}{more}" if len(among) < len(labels) else ""
-        first, second, spans = compared(*sides)
-        elsewhere = ", in other steps" if first == second else ""
-        if table == _STEPS:
-            for at, last, counts in spans:
-                steps = f"steps {at:,}-{last:,}" if at < last else f"step {at:,}"
-                yield Change(optimizer, table, f"{steps}{on}", *counts)
-        elif table == _VARIABLES and (first != second or spans):
-            yield Change(optimizer, table, f"{name}{on}{elsewhere}", first, second)
-        elif table == _METHODS and first != second and (of_kind or None not in sides):
-            yield Change(optimizer, table, f"{name}{on}", first, second)
-
-
-def _compared(*sides: _Work | None) -> tuple[Any, ...]:
-    """Return the totals, and (first, last, counts of a step) for the steps that differ."""
-    totals = [None if side is None else sum(ran * n for ran, _, n in side) for side in sides]
-    if None in totals or sides[0] == sides[1]:
-        return (*totals, ())
+def _compared(*sides: _Work | None) -> tuple[Any, Any, list[tuple[str, int, int]]]:
+    """Return the totals, and the steps that differ, each with its counts."""
+    first, second = (side and sum(ran * n for ran, _, n in side) for side in sides)
+    if None in sides or sides[0] == sides[1]:
+        return first, second, []
     old, new = ([(run, n) for _, runs, n in side or () for run in runs] for side in sides)
     weighted = [*((run, (n, 0)) for run, n in old), *((run, (0, n)) for run, n in new)]
     steps = max((run.last for run, _ in weighted), default=0)
     spans = Timeline(weighted, steps, 2).spans()
     differ = (span for span in spans if span[2][0] != span[2][1])
-    return (*totals, tuple(islice(differ, _MAX_ROWS + 1)))
+    return (
+        first,
+        second,
+        [
+            (f"steps {low:,}-{high:,}" if low < high else f"step {low:,}", before, after)
+            for low, high, (before, after) in islice(differ, _MAX_ROWS + 1)
+        ],
+    )
 
 
 # Text.
