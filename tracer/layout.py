@@ -43,6 +43,8 @@ def tabulated(
 ) -> list[Text]:
     """The lines under their headers in at most `width` cells, with notes, and paragraphs below.
 
+    Texts in cells are written as `shown` writes them; an empty one is `''`.
+
     Nothing is cut: a long name stands on a line of its own, above its figures, and a note below
     them. Figures that have no room in the width make the lines longer. `rich.table` is not used
     because it takes 15 times as long, and cuts.
@@ -121,7 +123,9 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 
 
 def _written(figure: Figure) -> str:
-    return "-" if figure is None else figure if isinstance(figure, str) else f"{figure:,}"
+    if isinstance(figure, str):
+        return shown(figure) or "''"
+    return "-" if figure is None else f"{figure:,}"
 
 
 def _padded(text: str, width: int, left: bool) -> str:

@@ -294,7 +294,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "steps": (["report", "eager.json", "--step", "6-3"], "'6-3' is no range of steps: write 3-6"),
     "a table without the rows": (
         ["report", "eager.json", "--variable", "*", "--by", "step"],
-        "the table by step has no such rows: see variable",
+        "no table 'step' with these rows: by is one of variable",
     ),
     "a part of a page": (
         ["report", "eager.json", "-o", "x.html", "--step", "3"],

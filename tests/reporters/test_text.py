@@ -120,7 +120,7 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
         ),
         (called(1, (0,), tracing=1),),
     )
-    assert '... and 167 more rows, 68 of them odd: by="step" has them all' in render(trace)
+    assert "... and 167 more rows: the report by step has them all" in render(trace)
     full = render(trace, "step")
     assert "more rows" not in full
     assert "\n9,801 " in full
@@ -140,16 +140,15 @@ def test_a_long_table_shows_the_first_rows_and_says_how_to_see_the_others() -> N
     work = [step(), request(*range(40)), update(*range(5))]  # the other 35 are odd
     variables = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
     text = render(variables, width=120)
-    assert '... and 10 more rows, 5 of them odd: by="variable" has them all' in text
+    assert "... and 10 more rows: the report by variable has them all" in text
     assert "layer_0/kernel" not in text.split("\n\n")[-3]
     assert "more rows" not in render(variables, "variable")
     workers = of_workers(35)
-    assert '... and 5 more rows: by="replica" has them all' in render(workers)
-    assert "... and 5 more rows: --by replica has them all" in render(workers, command=True)
+    assert "... and 5 more rows: the report by replica has them all" in render(workers)
     assert "\nworker:34/0 " in render(workers) and "\nworker:29/0 " not in render(workers)
     assert render(workers, "replica").count("\nworker:") == 35
     replicas = traces.trained(["a"], Run(1, 1, 2), replicas=1003)
-    said = "... and 3 more rows: --by replica --format csv has them all"
+    said = "... and 3 more rows: the report by replica as csv has them all"
     assert said in render(replicas, "replica")
 
 

@@ -271,7 +271,7 @@ def test_of_many_variables_that_were_missed_the_first_are_shown() -> None:
     text = expectation.never_updated(trace, [(name, index) for index, name in enumerate(names)])
     head, *rows = text.splitlines()
     assert head == "updates: expected at least 1 of each of 200 variables, got none for 200 of them"
-    assert "... and 188 more rows, 188 of them odd" in rows
+    assert "... and 188 more rows" in rows
     assert "Findings:" in text
 
 

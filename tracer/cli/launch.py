@@ -158,7 +158,7 @@ def _report(children: bool, trace: Trace, written: Path | None) -> None:
         trace = load(written)
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
-        formats.print_report(trace, file=sys.__stderr__, command=True)
+        formats.print_report(trace, file=sys.__stderr__)
         print(file=sys.__stderr__)
     if written is not None:
         rest = ", a worker's part of the traces in its folder" * is_one_of_several(trace)

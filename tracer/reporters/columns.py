@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from rich.text import Text
 
-from tracer import layout
 from tracer.errors import UnknownName, shown
-from tracer.layout import Column, Figure, cut
-from tracer.model import counts as measures
+from tracer.layout import Column, Figure, Line, cut, tabulated
+from tracer.model import counts as measures, records
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     NO_GRADIENT,
@@ -29,7 +28,6 @@ from tracer.model.phrases import (
     standing,
     steps_label,
 )
-from tracer.model.records import Line
 from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import all_true, first_true, plural, some, span
@@ -148,13 +146,11 @@ class Table(NamedTuple):
     def first(self, most: int) -> tuple[list[Row], str]:
         """The first rows, odd ones before others, in the order of the table; what is left out.
 
-        The second is `12 more rows, 3 of them odd`; empty if nothing is left out.
+        The second is `12 more rows`; empty if nothing is left out.
         """
-        chosen, left = self.odd_first[:most], self.odd_first[most:]
-        odd, kept = sum(row.level in ("error", "warning") for row in left), {*map(id, chosen)}
+        left = {*map(id, self.odd_first[most:])}
         more = some(len(left), "more row") if left else ""
-        more += f", {odd:,} of them odd" if odd else ""
-        return [row for row in self.rows if id(row) in kept], more
+        return [row for row in self.rows if id(row) not in left], more
 
 
 class Part(NamedTuple):
@@ -218,10 +214,10 @@ def sections(
     If only some rows are asked for, these are the tables and optimizers that have them. Raises
     `tracer.UnknownName` for a table that does not exist or, with a part, has no such rows.
     """
-    if by is not None and by not in TABLES:
-        raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
-    if part.rows and by and by not in part.rows:
-        raise UnknownName(f"the table by {by} has no such rows: see {', '.join(part.rows)}")
+    known = [*part.rows] or TABLES
+    if by is not None and by not in known:
+        of = " with these rows" if part.rows else ""
+        raise UnknownName(f"no table {by!r}{of}: by is one of {', '.join(known)}")
     found = []
     for summary in summaries_of(trace):
         names = [by] if by else [*part.rows] or _IN_REPORT
@@ -241,16 +237,15 @@ def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
     return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
 
 
-def drawn(table: Table, width: int, most: int, below: str = "", more: str = "") -> list[Text]:
+def drawn(table: Table, width: int, most: int, more: str = "") -> list[Text]:
     """The first rows of a table as lines; `more` says where those left out are."""
-    (rows, left), shown_columns, lines = table.first(most), table.shown, []
-    for row in rows:
-        cells = [row.values.get(column.name) for column in shown_columns]
-        plain = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
-        plain[0] = plain[0] or "''"
-        lines.append(layout.Line(plain, row.note, STYLES[row.level]))
-    remarks = [*all_true((left, f"... and {left}{more}"), (below, below)), *table.below]
-    return layout.tabulated(shown_columns, lines, width, remarks)
+    (rows, left), columns = table.first(most), table.shown
+    lines = [
+        Line([row.values.get(column.name) for column in columns], row.note, STYLES[row.level])
+        for row in rows
+    ]
+    remarks = [*all_true((left, f"... and {left}{more}")), *table.below]
+    return tabulated(columns, lines, width, remarks)
 
 
 def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
@@ -399,15 +394,14 @@ def _by_layer(summary: Summary) -> _Made:
     for row, layer in zip(variables, layers_of(names, summary.dialect.separator), strict=True):
         layers.setdefault(layer, []).append(row)
     for layer, own in layers.items():
-        sums = {key: sum(row.values[key] for row in own) for key in ("updates", "dense", "sparse")}
-        never = sum(not row.values["updates"] for row in own)
-        said = f"{never:,} never updated" if never else ""
         values = {
             "layer": layer if len(own) > 1 else own[0].values["variable"],
             "variables": len(own),
-            **sums,
+            **{key: sum(row.values[key] for row in own) for key in ("updates", "dense", "sparse")},
         }
-        note = own[0].note if len({row.note for row in own}) == 1 else said
+        never = sum(not row.values["updates"] for row in own)
+        alike = len({row.note for row in own}) == 1
+        note = own[0].note if alike else f"{never:,} never updated" if never else ""
         rows.append(Row(values, note, min((row.level for row in own), key=_RANKS.__getitem__)))
     return rows, []
 
@@ -536,7 +530,7 @@ def _by_caller(summary: Summary) -> _Made:
         "updates": measures.updates,
         "calls": measures.counting(["call"], None, methods),
     }
-    counts: dict[tuple[Line | None, bool], Counter[object]] = {}
+    counts: dict[tuple[records.Line | None, bool], Counter[object]] = {}
     for block in measures.counted(data):
         if block.root == summary.root:
             own = counts.setdefault(data.origin(block.path), Counter())

@@ -107,7 +107,7 @@ def differences(before: Trace, after: Trace) -> list[Change]:
     for pair in zip_longest(*roots):
         both = [*zip(traces, pair, _names(before, after), strict=True)]
         own = [trace.optimizers[at] for trace, at, _ in both if at is not None]
-        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at, _ in both]
+        classes = [None if at is None else t.optimizers[at].class_name for t, at, _ in both]
         name, of_kind = own[-1].name, own[0].kind == own[-1].kind
         if classes[0] != classes[1]:
             changes.append(Change(name, _CLASS, "class", classes[0], classes[1]))
@@ -172,7 +172,7 @@ def render(
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
         header = f"{shown(optimizer)}: {title}" if several else title
         columns = [Column(each) for each in (header, "first", "second")]
-        rows = [Line((shown(row.name), row.before, row.after)) for row in group]
+        rows = [Line((row.name, row.before, row.after)) for row in group]
         more = [f"... and {len(rows) - _MAX_ROWS:,} more"] if len(rows) > _MAX_ROWS else []
         lines += [Text(), *tabulated(columns, rows[:_MAX_ROWS], width, more)]
     return printed(lines, width, color)

@@ -27,19 +27,14 @@ from tracer.reporters.columns import WHOLE, By, Part
 from tracer.reporters.text import answer, question
 
 
-def print_report(
-    trace: Trace, by: By | None = None, file: TextIO | None = None, *, command: bool = False
-) -> None:
+def print_report(trace: Trace, by: By | None = None, file: TextIO | None = None) -> None:
     """Print the text report on a trace to `file`, or to `sys.stdout`.
 
     In a terminal it has the terminal's width and colours; elsewhere it has 80 columns and no ANSI
-    codes. Characters that the file's encoding lacks are escaped. `command` means that the reader
-    uses the `tracer` command. Raises `tracer.UnknownName` for a table that does not exist.
+    codes. Characters that the file's encoding lacks are escaped. Raises `tracer.UnknownName` for a
+    table that does not exist.
     """
-    print_text(
-        lambda width, color: text.render(trace, by, width=width, color=color, command=command),
-        file,
-    )
+    print_text(lambda width, color: text.render(trace, by, width=width, color=color), file)
 
 
 def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
@@ -117,7 +112,7 @@ def render(
 ) -> str:
     """The report in a format; the text fits the width."""
     if format == "text":
-        return text.render(trace, by, part, width=width, color=color, command=True)
+        return text.render(trace, by, part, width=width, color=color)
     return _FORMATS[format](trace, by, part)
 
 
@@ -212,7 +207,7 @@ def _csv_cell(value: Figure) -> Figure:
 
 def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     """The text report in a code fence, which is longer than any in it."""
-    report = text.render(trace, by, part, width=_WIDTH, command=True)
+    report = text.render(trace, by, part, width=_WIDTH)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report)), default=0))
     return f"{fence}text\n{report}{fence}\n"
 

@@ -54,39 +54,30 @@ def render(
     *,
     width: int | None = None,
     color: bool = False,
-    command: bool = False,
 ) -> str:
     """The report on a trace: question, answer, notes, findings, and tables.
 
     `by` selects one table and shows all its rows. Without it, the report has every table with
     content, shortened if it is long, or one line for each optimizer if there are more than three.
-    `part` picks rows. `width` is in terminal cells, 80 by default. `color` adds ANSI styles. With
-    `command`, hints name options of `tracer report` rather than arguments of `tracer.report`.
+    `part` picks rows. `width` is in terminal cells, 80 by default. `color` adds ANSI styles.
 
     Raises `tracer.UnknownName` as `columns.sections` does.
     """
     width = max(20, width or 80)
-    see = "--by {}" if command else 'by="{}"'
     sections = columns.sections(trace, by, part)
-    summaries = [summary for summary, _ in sections]
-    named = len(summaries_of(trace)) > 1
     many = len(sections) > _MANY_OPTIMIZERS and not part.text
     lines = _head(trace, part, width, answered=not many)
     if many:
-        hint = f"{see.format('variable')} has a table for each of them" if by is None else ""
-        lines += [
-            Text(),
-            *columns.drawn(columns.optimizers(summaries), width, len(summaries), hint),
-        ]
+        overview = columns.optimizers([summary for summary, _ in sections])
+        lines += [Text(), *columns.drawn(overview, width, len(sections))]
+        lines += paragraph("(the report by variable has a table for each)", width, style="dim")
     for summary, tables in [] if many and by is None else sections:
-        if not tables:
-            continue
-        lines += [Text(), *paragraph(headline(summary, named), width, style="bold")]
+        if tables:
+            lines += [Text(), *paragraph(headline(summary), width, style="bold")]
         for table in tables:
-            most, hint = MAX_ROWS, see.format(table.by)
-            if by:
-                most, hint = MAX_ROWS_IN_FULL, f"--by {by} --format csv"
-            lines += [Text(), *columns.drawn(table, width, most, more=f": {hint} has them all")]
+            most, form = (MAX_ROWS_IN_FULL, " as csv") if by else (MAX_ROWS, "")
+            hint = f": the report by {table.by}{form} has them all"
+            lines += [Text(), *columns.drawn(table, width, most, hint)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)
@@ -97,38 +88,25 @@ def render(
 
 def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[Text]:
     """The lines above the tables; if not `answered`, totals instead of answers."""
-    lines: list[Text] = []
-
-    def add(text: str, indent: str = "", style: str = "") -> None:
-        lines.extend(paragraph(text, width, indent, style))
-
-    if part.text:
-        add(shown(part.text), style=WARNING)
-    add(question(trace), style="bold")
     deep = "    " if len(summaries_of(trace)) > 1 else "  "
+    texts = [(shown(part.text), "", WARNING)] if part.text else []
+    texts.append((question(trace), "", "bold"))
     for said, known in sentences(trace, part.roots) if answered else ():
-        for sentence in said:
-            add(sentence, "  ")
-        for fact in known:
-            add(fact, deep)
-    for total in in_all(trace):
-        add(total, "  ")
+        texts += [(sentence, "  ", "") for sentence in said]
+        texts += [(fact, deep, "") for fact in known]
+    texts += [(total, "  ", "") for total in in_all(trace)]
     for warning in warnings(trace):
-        add("")
-        add(warning, style=WARNING if warning is UNFINISHED else ERROR)
+        texts += [("", "", ""), (warning, "", WARNING if warning is UNFINISHED else ERROR)]
     if trace.complete and trace.notes:
-        add("")
-    for note in trace.notes:
-        begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
-        add(begin + shown(note), indent, WARNING)
+        texts.append(("", "", ""))
+    begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
+    texts += [(begin + shown(note), indent, WARNING) for note in trace.notes]
     if findings := to_report(trace):
-        add("")
-        add(_FINDINGS, style="bold")
+        texts += [("", "", ""), (_FINDINGS, "", "bold")]
     for finding in findings:
         text = f"{finding.severity}[{finding.code}]: {finding.text}"
-        add(text, "  ", STYLES[finding.severity])
-        add(finding.advice, "    ")
-    return lines
+        texts += [(text, "  ", STYLES[finding.severity]), (finding.advice, "    ", "")]
+    return [line for text, *form in texts for line in paragraph(text, width, *form)]
 
 
 def question(trace: Trace) -> str:
@@ -184,19 +162,18 @@ def warnings(trace: Trace) -> list[str]:
     return [*unfinished, *endings(trace), *all_true((not trace.complete, _INCOMPLETE))]
 
 
-def headline(summary: Summary, named: bool) -> str:
+def headline(summary: Summary) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace, passed, replicas = summary.trace, summary.passed, len(summary.replicas)
     root, *nested = summary.optimizers
     copy, strategy = replica_noun(trace), trace.environment.get("strategy")
     line, brand = program_lines(trace).get(summary.root), KIND_WORDS[root.kind].brand or root.kind
     keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
-    shards = {trace.variables[index].shards for index in passed} or {1}
-    ways = f" sharded {'up to ' if len(shards) > 1 else ''}{max(shards):,} ways"
+    shards = max((trace.variables[index].shards for index in passed), default=1)
     of = "" if passed == summary.variables else f"{len(passed):,} of "
-    variables = some(len(summary.variables), summary.dialect.variable)
+    named = len(summaries_of(trace)) > 1 and root.name != class_of(root)
     made = all_true(
-        (named and root.name != class_of(root), f' "{root.name}"'),
+        (named, f' "{root.name}"'),
         (line, f" of {line}"),
         (nested, f" around {', '.join(map(class_of, nested))}"),
         (True, f" ({brand.format(keras2=keras2)})"),
@@ -204,7 +181,8 @@ def headline(summary: Summary, named: bool) -> str:
     )
     did = all_true(
         (True, f"{'' if trace.complete else 'at least '}{some(summary.steps, 'step')}"),
-        (True, f"{of}{variables}{ways if max(shards) > 1 else ''}"),
+        (True, f"{of}{some(len(summary.variables), summary.dialect.variable)}"),
+        (shards > 1, f"sharded up to {shards:,} ways"),
         (replicas > 1, some(replicas, copy)),
         (copy == "replica" and len(summary.workers) > 1, some(len(summary.workers), "worker")),
         (summary.only_worker, f"in {summary.only_worker}"),
@@ -314,9 +292,9 @@ def _calls(summary: Summary) -> str:
 def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
     """A line for each rule; titles wrap in a narrow terminal."""
     width, longest = max(40, width or 80), max(len(rule.code) for rule in rules)
-    names = [f"{rule.code:{longest}}  {rule.severity:7}  " for rule in rules]
-    lines = [paragraph(rule.title, width, name) for rule, name in zip(rules, names, strict=True)]
-    return printed([line for title in lines for line in title], width, color)
+    texts = [(rule.title, f"{rule.code:{longest}}  {rule.severity:7}  ") for rule in rules]
+    lines = (line for title, name in texts for line in paragraph(title, width, name))
+    return printed([*lines], width, color)
 
 
 def explanation(rule: Rule, width: int | None, color: bool) -> str:
