@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -79,13 +80,21 @@ def unknown_name(
     """
     names = [str(one) for one in known]
     near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4) or names[:5]
-    if len(names) <= _FEW:
-        near = list(dict.fromkeys([*near, *names]))
+    near = [*dict.fromkeys([*near, *names])] if len(names) <= _FEW else near
     rest = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
     there_is = f"{which} {', '.join(near)}{rest}" if names else f"the trace holds no {noun} at all"
     asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?" if meant else ""
     said = f"{asked} {there_is[:1].upper()}{there_is[1:]}" if asked else there_is
     return UnknownName(f"no {noun} {str(name)!r}: {said}", f"{said[:1].upper()}{said[1:]}.")
+
+
+def near_file(path: Path) -> str:
+    """`: did you mean train.py?` if the folder has a file with a similar name; else empty."""
+    with suppress(OSError):
+        names = [each.name for each in path.parent.iterdir()]
+        for name in difflib.get_close_matches(path.name, names, n=1):
+            return f": did you mean {path.with_name(name)}?"
+    return ""
 
 
 # What a trace does not keep of the texts of errors.

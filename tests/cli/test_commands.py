@@ -277,13 +277,17 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "a trace as command": (["eager.json"], "did you mean tracer report eager.json?"),
     "command": (
         ["repot", "eager.json"],
-        "no command 'repot': there are report, demo, run, diff, check, explain",
+        "argument COMMAND: invalid choice: 'repot' (choose from",
     ),
     "option": (
         ["report", "eager.json", "--outputs"],
-        "unrecognized arguments: --outputs (see tracer report --help)",
+        "unrecognized arguments: --outputs: did you mean --output?",
     ),
+    "option of run": (["run", "--quite", "train.py"], "--quite: did you mean --quiet?"),
+    "another option": (["report", "eager.json", "--xyz"], "--xyz (see tracer report --help)"),
     "no file": (["report", "no\n.json"], "cannot be read: No such file"),
+    "a file like it": (["report", "eagre.json"], "or directory: did you mean eager.json?"),
+    "a program like it": (["run", "trian.py"], "or directory: did you mean train.py?"),
     "no trace": (["report", "text.json"], "text.json: is not a trace file"),
     "folder": (
         ["report", "empty"],

@@ -86,8 +86,7 @@ def test_cells_say_what_the_steps_count(ours: Any, others: Any, steps: int) -> N
                     assert said == "no update, while other variables were updated"
                 case _:
                     assert (state == "some") == (min(mine) == 0)
-                    of = [len(mine) - mine.count(0), len(mine)] if len(mine) > 1 else []
-                    assert numbers == [sum(mine), *of]
+                    assert numbers == [sum(mine)]
         assert column == heat.columns
 
 
@@ -95,13 +94,13 @@ def test_cells_of_what_updates_did_to_the_weights() -> None:
     """Steps 4 to 6 do not change the kernel; the bias is not finite from step 8 on."""
     assert cells_of(traces.with_effects()) == {
         "dense/kernel": [
-            ("updated", "steps 1-3: 3 updates in 3 of 3 steps"),
-            ("unchanged", "steps 4-6: 3 updates in 3 of 3 steps; unchanged by updates"),
-            ("updated", "steps 7-10: 4 updates in 4 of 4 steps"),
+            ("updated", "steps 1-3: updated (3 updates)"),
+            ("unchanged", "steps 4-6: unchanged by updates (3 updates)"),
+            ("updated", "steps 7-10: updated (4 updates)"),
         ],
         "dense/bias": [
-            ("updated", "steps 1-7: 7 updates in 7 of 7 steps"),
-            ("infinite", "steps 8-10: 3 updates in 3 of 3 steps; not finite after a step"),
+            ("updated", "steps 1-7: updated (7 updates)"),
+            ("infinite", "steps 8-10: not finite after a step (3 updates)"),
         ],
     }
 
@@ -279,10 +278,9 @@ def test_a_healthy_run_has_nothing_yellow() -> None:
 def test_the_first_line_says_what_the_page_is_of() -> None:
     program = Program("train.py --lr <1>", 1_790_000_000.0, 3.0, "", 0)
     page = html.render(traces.changed(traces.no_gradients(), programs=(program,)))
-    said = "train.py --lr &lt;1&gt;, on 2026-09-21 at 14:13:20 UTC: 1 warning"
+    said = "train.py --lr &lt;1&gt;, on 2026-09-21 at 14:13:20 UTC"
     assert f"<title>{said}</title>" in page and f"<h1>{said}</h1>" in page
-    plain = html.render(traces.eager())
-    assert "<title>optimizer-tracer: no errors and no warnings</title>" in plain
+    assert "<title>optimizer-tracer</title>" in html.render(traces.eager())
 
 
 def test_the_pictures_are_small_and_shown() -> None:

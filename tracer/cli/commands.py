@@ -1,16 +1,18 @@
 """The `tracer` command. It imports a framework only where a command trains something."""
 
 import argparse
+import difflib
 import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tracer import __version__
-from tracer.errors import Mistake, UnknownName, shown, unknown_name
+from tracer.errors import Mistake, UnknownName, shown
 
 Command = Callable[..., int | Callable[[], None] | None]
 """Returns the exit status, or a program to run, whose exceptions Python shows."""
@@ -22,9 +24,12 @@ class _Parser(argparse.ArgumentParser):
     """Reads arguments; a mistake is one line."""
 
     def error(self, message: str) -> NoReturn:
-        words = [self.prog.partition(" ")[0], *(each for each in sys.argv[1:2] if each in PARSERS)]
+        command = sys.argv[1] if sys.argv[1] in PARSERS else ""
         message = message.replace(", [ARGUMENTS]", "")  # may be left out
-        raise Mistake(f"{message} (see {' '.join(words)} --help)")
+        wrong = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
+        near = difflib.get_close_matches(wrong, PARSERS[command]._option_string_actions, 1, 0.7)
+        meant = f": did you mean {near[0]}?" if near else f" (see tracer {command} --help)"
+        raise Mistake(f"{message}{meant.replace('  ', ' ')}")
 
 
 _PARSER = _Parser(
@@ -78,12 +83,11 @@ def _argument(*names: str, help: str = argparse.SUPPRESS, **options: Any) -> _Ar
 
 def _steps(text: str) -> range:
     """The steps `3-6`, as reports write them, `3-` to the end, or step `3`."""
-    found = re.fullmatch(r"(\d+)(?:(-)(\d*))?", text.replace(",", ""))
-    first, dash, last = found.groups() if found else ("1", "-", "0")
-    steps = range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
-    if not steps:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of steps: write 3-6, 3- or 3")
-    return steps
+    first, dash, last = text.replace(",", "").partition("-")
+    with suppress(ValueError):
+        if steps := range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1):
+            return steps
+    raise argparse.ArgumentTypeError(f"{text!r} is no range of steps: write 3-6, 3- or 3")
 
 
 def _output(path: str) -> Path:
@@ -339,7 +343,10 @@ def main() -> NoReturn:
     """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
     try:
         try:
-            _check_command(*sys.argv[1:2])
+            name = " ".join(sys.argv[1:2])
+            if name not in PARSERS and os.path.exists(name):
+                meant = "run" if name.endswith(".py") else "report"
+                raise Mistake(f"{name} is no command: did you mean tracer {meant} {name}?")
             values = vars(_PARSER.parse_args())
             result = values.pop("function")(**values)
         finally:
@@ -355,16 +362,6 @@ def main() -> NoReturn:
     if callable(result):  # runs a program: Python shows its exceptions
         result()
     sys.exit(result if isinstance(result, int) else 0)
-
-
-def _check_command(name: str = "") -> None:
-    """Raise `Mistake`, with what was probably meant, for a first word that is no command."""
-    if name.startswith("-") or name in PARSERS:
-        return
-    if os.path.exists(name):
-        meant = "run" if name.endswith(".py") else "report"
-        raise Mistake(f"{name} is no command: did you mean tracer {meant} {name}?")
-    raise unknown_name("command", name, [*PARSERS][1:], "there are")
 
 
 def _fail(reason: str) -> NoReturn:

@@ -1,25 +1,22 @@
 """`tracer run`: run a program as `python` does, with every optimizer traced."""
 
 import builtins
-import io
 import os
 import pkgutil
 import runpy
-import secrets
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.process import Process, follow_children, own_file, say
-from tracer.errors import Mistake
+from tracer.errors import Mistake, near_file
 from tracer.model.trace import Trace
 from tracer.model.tracefile import (
     file_in,
@@ -46,7 +43,6 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
     vars(main).update({name: value for name, value in names.items() if name in vars(before)})
     sys.argv = ["-m" if module else program, *arguments]
     if module:
-        _set_path(os.getcwd())
         runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # as `-m` does
     elif pkgutil.get_importer(path) is not None:  # a folder or a zip file
         _set_path(path)
@@ -54,8 +50,7 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
     else:
         _set_path(os.path.dirname(os.path.realpath(program)))
         vars(main).update(__file__=path, __loader__=SourceFileLoader("__main__", path))
-        with io.open_code(path) as file:
-            content = file.read()  # only once: it may be a pipe, such as `<(...)` in a shell
+        content = Path(path).read_bytes()  # only once: it may be a pipe, as `<(...)` in a shell
         exec(compile(content, path, "exec", dont_inherit=True), vars(main))
 
 
@@ -106,12 +101,13 @@ def prepared(
     """
     path = Path(output or (FOLDER if children else FILE))
     in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
-    top = name.partition(".")[0]
-    if module and not (PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)):
-        raise Mistake(f"no module named {name}")
-    if not module and not os.path.exists(name):
-        raise Mistake(f"cannot open {name}: No such file or directory")
-    if not module and is_trace(Path(name)):
+    if module:
+        _set_path(os.getcwd())
+        if find_spec(name.partition(".")[0]) is None:
+            raise Mistake(f"no module named {name}")
+    elif not os.path.exists(name):
+        raise Mistake(f"cannot open {name}: No such file or directory{near_file(Path(name))}")
+    elif is_trace(Path(name)):
         raise Mistake(f"{name} is a trace, not a program: did you mean tracer report {name}?")
     if is_other(path) or (in_folder and path.is_file()):
         raise Mistake(f"{path}: is a file that tracer run does not overwrite")
@@ -119,7 +115,7 @@ def prepared(
     folder = path if in_folder else path.parent / FOLDER
     options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     if children:
-        folder /= f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        folder /= f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
         follow_children(folder, options)
         path = own_file(folder)
 
@@ -129,7 +125,7 @@ def prepared(
         return path / file_name(trace) if in_folder and not children else path
 
     process = Process(
-        shlex.join(["-m", name] if module else [name]),
+        f"-m {name}" if module else name,
         place,
         report=None if quiet else partial(_report, children),
         children=children,

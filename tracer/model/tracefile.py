@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from tracer.errors import MergeError, TraceFileError
+from tracer.errors import MergeError, TraceFileError, near_file
 from tracer.model import launches
 from tracer.model.merge import merge
 from tracer.model.records import Launch, Note, TraceData
@@ -177,6 +177,7 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
         raise
     except Exception as error:  # a NUL in a path is a ValueError
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason += near_file(Path(path)) if isinstance(error, FileNotFoundError) else ""
         raise TraceFileError(f"{path}: cannot be {done}: {reason}") from error
 
 

@@ -169,9 +169,9 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
 
 def _records(table: columns.Table) -> list[dict[str, Figure]]:
     """The rows of a table, with all columns and the note."""
-    names = [each.name for each in table.columns]
     return [
-        {**{name: row.values.get(name) for name in names}, "note": row.note} for row in table.rows
+        {**{each.name: row.values.get(each.name) for each in table.columns}, "note": row.note}
+        for row in table.rows
     ]
 
 

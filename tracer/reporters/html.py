@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from tracer.layout import cut, shown
 from tracer.model import counts as measures
 from tracer.model.phrases import not_applied, reason, replica_noun, runs
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
-from tracer.model.words import first_true, listed, some
+from tracer.model.words import first_true, some
 from tracer.reporters import columns
 from tracer.reporters.text import headline, in_all, question, sentences, warnings
 
@@ -58,24 +58,20 @@ def _template() -> jinja2.Template:
 
 def render(trace: Trace) -> str:
     """The report as a page."""
-    summaries, found, ran = summaries_of(trace), findings(trace), list(runs(trace))
+    summaries, ran = summaries_of(trace), list(runs(trace))
     callers: list[columns.By] = ["caller"] if trace.data.paths else []
     parts = min(max(1, len(summaries)), _MAX_OPTIMIZERS)
     style = (files("tracer.reporters") / "templates/report.css").read_text(encoding="utf-8")
-    severities = [finding.severity for finding in found]
-    counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
-    well = "no errors and no warnings" if trace.complete else "incomplete"
-    of = cut((ran or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2)
     return _template().render(
         trace=trace,
-        title=f"{of}: {listed(counts) or well}",
+        title=cut((ran or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2),
         style=Markup(style),
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
         answers=sentences(trace),
         totals=in_all(trace),
         warnings=warnings(trace),
-        findings=found,
+        findings=findings(trace),
         most_notes=_MAX_NOTES,
         overview=columns.optimizers(summaries) if len(summaries) > _MANY_OPTIMIZERS else None,
         optimizers=[
@@ -166,18 +162,12 @@ def _cells(
             (updating, "some"),
             (True, "never" if never else idle),
         )
-        states.append((state, span, steps))
+        states.append((state, *span, sum(number * values[0] for number, values in steps)))
     column = 0
     for state, same in groupby(states, key=itemgetter(0)):
-        _, spans, parts = zip(*same, strict=True)
-        first, last = spans[0][0], spans[-1][1]
-        made = [(number, values[0]) for number, values in chain(*parts) if values[0]]
-        text = words[state]
-        if made:
-            text = some(sum(number * updates for number, updates in made), "update")
-            updated, number = sum(number for number, _ in made), last - first + 1
-            text += f" in {updated:,} of {number:,} steps" if number > 1 else ""
-            text += f"; {words[state]}" if state in ("unchanged", "infinite") else ""
+        _, firsts, lasts, made = zip(*same, strict=True)
+        first, last = firsts[0], lasts[-1]
         where = f"step {first:,}" if first == last else f"steps {first:,}-{last:,}"
-        yield column, len(spans), state, f"{where}: {text}"
-        column += len(spans)
+        number = f" ({some(sum(made), 'update')})" if any(made) else ""
+        yield column, len(made), state, f"{where}: {words[state]}{number}"
+        column += len(made)
