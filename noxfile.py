@@ -439,7 +439,7 @@ def fuzz(session: nox.Session) -> None:
     """Random programs, `-- --seconds 1800 --seed 1`: counts against odometers and a model."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", *TEST)
     session.chdir("tests")
-    session.run("python", "-m", "fuzz.run", *(session.posargs or _of_today(1800)))
+    session.run("python", "-m", "fuzz.tensorflow", *(session.posargs or _of_today(1800)))
 
 
 @nox.session(python="3.11", tags=["weekly"])

@@ -1,54 +1,46 @@
 """Examples of counting, as programs: each was once counted wrong, or is easily counted wrong.
 
-Each runs as a random program does: with the tracer and without, against odometers and the model.
+Each runs as a random program does: with the tracer and without, against odometers and their log.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from fuzz.programs import (
-    Call,
-    Direct,
-    Do,
-    Function,
-    Loop,
-    Optimizer,
-    Part,
-    Program,
-    Statement,
-    Step,
-    Wrap,
-)
+from fuzz.batch import Node
+from fuzz.tensorflow import Function, Optimizer, Program
 
-STEP = Step("o", (("a", "dense"), ("b", "sparse")))
-APPLY = Direct("base", "a")
-WRAP, UNWRAP = Wrap("o", retrace=True), Wrap("o", retrace=False, on=False)
-LOOK = Do("look")
-CALLING = (Part("call", function="f0"),)
-"""A step that calls the function `f0`, and nothing else."""
-F0, F1 = Call("f0"), Call("f1")
+STEP = Node("step", ("o", (("a", "dense"), ("b", "sparse")), "one", "apply_gradients"))
+TWICE = STEP._replace(
+    to=("o", (("a", "dense"), ("b", "dense"), ("a", "dense")), "one", "apply_gradients")
+)
+INNER = STEP._replace(to=("inner", *STEP.to[1:]))
+APPLY = Node("direct", ("base", "a"))
+WRAP, KEEPS, UNWRAP = (
+    Node("wrap", ("o", True)),
+    Node("wrap", ("o", False)),
+    Node("unwrap", ("o", False)),
+)
+LOOK = Node("look")
+F0, F1 = (Node("call", (number, 0, 0)) for number in (0, 1))
+LOOP = Node("loop", (3, 5), (STEP, F0))
 
 
 def program(
-    *actions: Statement, functions: Sequence[Sequence[Statement]] = ((STEP,),), **spec: Any
+    *actions: Node, functions: Sequence[Sequence[Node]] = ((STEP,),), **spec: Any
 ) -> Program:
-    """A program with these functions, `f0` and so on, and an optimizer of this specification."""
-    made = (Function(f"f{number}", tuple(body)) for number, body in enumerate(functions))
+    """A program with these functions, and an optimizer of this specification."""
     optimizer = Optimizer(spec.pop("kind", "legacy"), **spec)
-    return Program(optimizer, False, "", ("a", "b"), tuple(made), (*actions, LOOK))
+    return Program(optimizer, tuple(Function(tuple(f)) for f in functions), (*actions, LOOK))
 
 
-INNER: dict[str, Any] = {
-    "inner": True,
-    "override": CALLING,
-    "functions": [[Step("inner", STEP.pairs)]],
-}
+COMPANY: dict[str, Any] = {"inner": True, "override": (F0,), "functions": [[INNER]]}
+"""A step that calls the function 0, which steps with another optimizer, and nothing else."""
 
 CORPUS = {
     # Wrapped late, unwrapped, and wrapped again.
     "wrapped late, in eager mode": program(STEP, WRAP, STEP, STEP),
     "wrapped late, in a function": program(F0, F0, WRAP, F0, LOOK, F0),
-    "an older graph that is kept": program(F0, Wrap("o", retrace=False), F0, STEP),
+    "an older graph that is kept": program(F0, KEEPS, F0, STEP),
     "wrapped again, in eager mode": program(WRAP, STEP, UNWRAP, STEP, STEP, LOOK, WRAP, STEP, STEP),
     "wrapped again, in a function": program(
         *(WRAP, F0, F0, UNWRAP, F0, F1, LOOK, WRAP, F0, F0, LOOK, F1, F1),
@@ -56,25 +48,21 @@ CORPUS = {
     ),
     # Apply methods that are called directly, variables that are passed twice or are not passed on.
     "an update outside of steps": program(WRAP, STEP, APPLY, F0, F0, functions=[[APPLY]]),
-    "a variable that is passed twice": program(
-        *(WRAP, double := Step("o", (("a", "dense"), ("b", "dense"), ("a", "dense"))), F0, F0),
-        functions=[[double]],
-    ),
+    "a variable that is passed twice": program(WRAP, TWICE, F0, F0, functions=[[TWICE]]),
     "an override that passes on a part": program(
-        WRAP, STEP, F0, F0, override=(Part("super", "first"),)
+        WRAP, STEP, F0, F0, override=(Node("super", ("first",)),)
     ),
     # Graphs that run in other steps than they were traced in.
-    "a function traced inside a step and run alone": program(WRAP, STEP, F0, F0, **INNER),
-    "a function traced alone and run inside steps": program(WRAP, F0, STEP, STEP, STEP, **INNER),
+    "a function traced inside a step and run alone": program(WRAP, STEP, F0, F0, **COMPANY),
+    "a function traced alone and run inside steps": program(WRAP, F0, STEP, STEP, STEP, **COMPANY),
     "both in a loop of another function": program(
-        *(WRAP, F0, F1, F0),
-        **INNER | {"functions": [*INNER["functions"], [Loop(3, 5, (STEP, F0))]]},
+        WRAP, F0, F1, F0, **COMPANY | {"functions": [[INNER], [LOOP]]}
     ),
     "an apply method in a function inside and outside of steps": program(
-        WRAP, F0, STEP, STEP, F0, override=CALLING, functions=[[APPLY]]
+        WRAP, F0, STEP, STEP, F0, override=(F0,), functions=[[APPLY]]
     ),
     # The gradients go past the apply methods of a graph that is not traced again.
     "an older graph that never moves iterations": program(
-        F0, Wrap("o", retrace=False), F0, kind="keras3", override=(Part("own"),)
+        F0, KEEPS, F0, kind="keras3", override=(Node("own", ("all",)),)
     ),
 }

@@ -8,7 +8,6 @@ transformation that is drawn computes a 0, so a 0 was thrown away or never compu
 the oracle are those of the compiled program, NaN included: it looks at what moves the weights.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from fuzz.batch import Wrong, main
+from fuzz.batch import Node, Updates, Wrong, counted, differ, main
 from hypothesis import strategies as st
 from jax import lax
 
@@ -30,54 +29,17 @@ import tracer
 # What is drawn.
 
 
-class Tx(NamedTuple):
-    """A transformation, made of others."""
-
-    kind: str
-    inner: tuple["Tx", ...] = ()
-    number: int = 2
-    wrapped: bool = False
-
-
-class Step(NamedTuple):
-    """One `update` of the parameters of a model, with some of what it returns used."""
-
-    model: int = 0
-    use: str = "both"
-
-
-class Seq(NamedTuple):
-    parts: tuple["Body", ...]
-
-
-class Loop(NamedTuple):
-    way: str
-    times: int
-    body: "Body"
-
-
-class Choice(NamedTuple):
-    """The branch is the number of the step and `shift`, modulo the number of branches."""
-
-    shift: int
-    bodies: tuple["Body", ...]
-
-
-class Around(NamedTuple):
-    way: str
-    body: "Body"
-
-
-Body = Step | Seq | Loop | Choice | Around
-
-
 class Function(NamedTuple):
+    """How it is compiled, and what it does."""
+
     way: str
-    body: Body
+    body: Node
 
 
 class Program(NamedTuple):
-    tx: Tx
+    """A transformation (kind, number, whether it is wrapped, what is in it) and its use."""
+
+    tx: Node
     functions: tuple[Function, ...]
     bad: tuple[bool, ...]
     """In which steps, modulo their number, the gradients are NaN."""
@@ -98,38 +60,47 @@ WAYS = ("grad", "jit", "vmap", "vmap_all", "shard_map")
 """Without `jax.checkpoint`, which always leaves a note."""
 
 
-def transformations(depth: int) -> st.SearchStrategy[Tx]:
-    few, wrapped = st.sampled_from((2, 3, 1)), st.booleans()
+def transformations(depth: int) -> st.SearchStrategy[Node]:
+    to = st.tuples(st.sampled_from((2, 3, 1)), st.booleans())
 
-    def made(kinds: tuple[str, ...], *inner: st.SearchStrategy[Tx]) -> st.SearchStrategy[Tx]:
-        return st.builds(Tx, st.sampled_from(kinds), st.tuples(*inner), few, wrapped)
+    def made(kinds: tuple[str, ...], *inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+        return st.builds(Node, st.sampled_from(kinds), to, st.tuples(*inner))
 
     leaf = made(LEAVES)
     if not depth:
         return leaf
     inner = st.just(depth - 1).flatmap(transformations)
     around = made(AROUND, made(GATES, inner))
-    others = (made(HOLDING, inner), made(("chain",), inner, inner))
-    return st.one_of(leaf, made(GATES, inner), around, *others, made(("partition",), inner, inner))
+    several = made(("chain", "partition"), inner, inner)
+    return st.one_of(leaf, made(GATES, inner), around, made(HOLDING, inner), several)
 
 
-def bodies(depth: int) -> st.SearchStrategy[Body]:
+def step(model: int = 0, use: str = "both") -> Node:
+    """One `update` of the parameters of a model, with some of what it returns used."""
+    return Node("step", (model, use))
+
+
+def bodies(depth: int) -> st.SearchStrategy[Node]:
     """With little that uses nothing of a step, which JAX may then leave out."""
     uses = st.sampled_from(("both",) * 6 + ("params", "state", "none"))
-    step = st.builds(Step, st.sampled_from((0, 2, 0, 2, 1)), uses)
+    leaf = st.builds(step, st.sampled_from((0, 2, 0, 2, 1)), uses)
     if not depth:
-        return step
+        return leaf
     inner = st.just(depth - 1).flatmap(bodies)
+    loop = st.tuples(st.sampled_from(("scan", "fori", "while")), st.integers(1, 3))
     several = st.lists(inner, min_size=1, max_size=2).map(tuple)
-    loop = st.builds(Loop, st.sampled_from(("scan", "fori", "while")), st.integers(1, 3), inner)
-    choice = st.builds(Choice, st.integers(0, 2), several)
-    around = st.builds(Around, st.sampled_from(WAYS), inner)
-    return st.one_of(step, st.builds(Seq, several), loop, choice, around)
+    return st.one_of(
+        leaf,
+        st.builds(Node, st.just("both"), st.just(()), several),
+        st.builds(Node, st.just("loop"), loop, st.tuples(inner)),
+        st.builds(Node, st.just("choice"), st.tuples(st.integers(0, 2)), several),
+        st.builds(Node, st.sampled_from(WAYS), st.just(()), st.tuples(inner)),
+    )
 
 
-def _is_small(body: Body) -> bool:
+def _is_small(body: Node) -> bool:
     """Whether it takes a second or so to compile and to run without JAX."""
-    return len(list(_steps(body))) < 4 and str(body).count("Around") < 4
+    return len(_steps(body)) < 4 and sum(node.does in WAYS for node in body.walk()) < 4
 
 
 def programs() -> st.SearchStrategy[Program]:
@@ -179,9 +150,9 @@ def _labels(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: int(_name(path) in second), tree)
 
 
-def _make(tx: Tx, inner: list[Any]) -> Any:
+def _make(tx: Node, inner: list[Any]) -> Any:
     """The transformation itself."""
-    first, n = (inner or [None])[0], tx.number
+    first, n = (inner or [None])[0], tx.to[0]
     update = getattr(first, "update", None)
     makers: dict[str, Callable[[], Any]] = {
         "odometer": lambda: _own(jnp.ones_like),
@@ -212,21 +183,15 @@ def _make(tx: Tx, inner: list[Any]) -> Any:
         )(rate=0.5),
         "jitted": lambda: first._replace(update=jax.jit(update)),
     }
-    return makers[tx.kind]()
+    return makers[tx.does]()
 
 
 # What runs a program.
 
 
-def _steps(body: Body) -> Iterator[Step]:
-    """The steps in a body."""
-    if isinstance(body, Step):
-        yield body
-    elif isinstance(body, Seq | Choice):
-        for each in body[-1]:
-            yield from _steps(each)
-    else:
-        yield from _steps(body.body)
+def _steps(body: Node) -> list[tuple[Any, ...]]:
+    """The models of the steps in a body, and what is used of these steps."""
+    return [node.to for node in body.walk() if node.does == "step"]
 
 
 def total(params: Any) -> Any:
@@ -244,19 +209,19 @@ class Run:
         self.functions: dict[Any, Any] = {}
         self.carry = self.first_carry()
 
-    def build(self, tx: Tx, root: bool = False) -> Any:
-        made = _make(tx, [self.build(each) for each in tx.inner])
+    def build(self, tx: Node, root: bool = False) -> Any:
+        made = _make(tx, [self.build(each) for each in tx.parts])
         if isinstance(made, optax.MultiSteps) and not root:
             made = made.gradient_transformation()
-        return made if root or not tx.wrapped else self.mark(tx, made)
+        return made if root or not tx.to[1] else self.mark(tx, made)
 
-    def mark(self, tx: Tx, made: Any) -> Any:
+    def mark(self, tx: Node, made: Any) -> Any:
         made = tracer.wrap(made) if self.traced else made
         self.probes.append(made)
         return made
 
     def first_carry(self) -> Any:
-        models = sorted({s.model for f in self.program.functions for s in _steps(f.body)})
+        models = sorted({to[0] for f in self.program.functions for to in _steps(f.body)})
         params = {str(m): jax.tree.map(jnp.asarray, MODELS[m]) for m in models}
         states = {name: self.original.init(each) for name, each in params.items()}
         numbers = {name: jnp.zeros((), jnp.int32) for name in ("clock", "member")}
@@ -295,49 +260,43 @@ class Run:
 
     # Bodies: each takes what is carried, and returns it.
 
-    def body(self, body: Body, carry: Any) -> Any:
-        if isinstance(body, Step):
-            return self.step(body, carry)
-        if isinstance(body, Seq):
-            for each in body.parts:
-                carry = self.body(each, carry)
-            return carry
-        if isinstance(body, Loop):
-            return self.loop(body, carry)
-        if isinstance(body, Choice):
-            return self.choice(body, carry)
-        result: Any = getattr(self, body.way)(body.body, carry)
-        return result
+    def body(self, body: Node, carry: Any) -> Any:
+        return getattr(self, body.does)(carry, *body.to, *body.parts)
 
-    def step(self, step: Step, carry: Any) -> Any:
-        model, params, states = str(step.model), carry["params"], carry["states"]
+    def step(self, carry: Any, number: int, use: str) -> Any:
+        model, params, states = str(number), carry["params"], carry["states"]
         bad = jnp.asarray(self.program.bad)[
             (carry["clock"] + carry["member"]) % len(self.program.bad)
         ]
         gradient = jnp.where(bad, jnp.nan, carry["rate"])
         gradients = jax.tree.map(lambda p: jnp.ones_like(p) * gradient, params[model])
         updates, state = self.tx.update(gradients, states[model], params[model])
-        if step.use in ("both", "params"):
+        if use in ("both", "params"):
             params = {**params, model: optax.apply_updates(params[model], updates)}
-        if step.use in ("both", "state"):
+        if use in ("both", "state"):
             states = {**states, model: state}
         return {**carry, "params": params, "states": states, "clock": carry["clock"] + 1}
 
-    def loop(self, loop: Loop, carry: Any) -> Any:
-        once = partial(self.body, loop.body)
-        if loop.way == "scan" or self.reverse:
-            return lax.scan(lambda c, _: (once(c), None), carry, None, length=loop.times)[0]
-        if loop.way == "fori":
-            return lax.fori_loop(0, loop.times, lambda _, c: once(c), carry)
+    def both(self, carry: Any, *parts: Node) -> Any:
+        for part in parts:
+            carry = self.body(part, carry)
+        return carry
+
+    def loop(self, carry: Any, way: str, times: int, body: Node) -> Any:
+        once = partial(self.body, body)
+        if way == "scan" or self.reverse:
+            return lax.scan(lambda c, _: (once(c), None), carry, None, length=times)[0]
+        if way == "fori":
+            return lax.fori_loop(0, times, lambda _, c: once(c), carry)
         result = lax.while_loop(
-            lambda c: c[1] < loop.times, lambda c: (once(c[0]), c[1] + 1), (carry, 0)
+            lambda c: c[1] < times, lambda c: (once(c[0]), c[1] + 1), (carry, 0)
         )
         return result[0]
 
-    def choice(self, choice: Choice, carry: Any) -> Any:
-        branches = [partial(self.body, each) for each in choice.bodies]
-        chosen = (carry["clock"] + choice.shift) % len(branches)
-        return lax.switch(chosen, branches, carry)
+    def choice(self, carry: Any, shift: int, *bodies: Node) -> Any:
+        """The branch is the number of the step and `shift`, modulo the number of branches."""
+        branches = [partial(self.body, each) for each in bodies]
+        return lax.switch((carry["clock"] + shift) % len(branches), branches, carry)
 
     @contextmanager
     def reversing(self) -> Iterator[None]:
@@ -348,7 +307,7 @@ class Run:
         finally:
             self.reverse -= 1
 
-    def grad(self, body: Body, carry: Any) -> Any:
+    def grad(self, carry: Any, body: Node) -> Any:
         def loss(rate: Any) -> Any:
             new = self.body(body, {**carry, "rate": rate})
             return total(new["params"]), new
@@ -357,10 +316,10 @@ class Run:
             gradient, new = jax.grad(loss, has_aux=True)(carry["rate"])
         return {**new, "rate": carry["rate"], "seen": carry["seen"] + gradient}
 
-    def jit(self, body: Body, carry: Any) -> Any:
+    def jit(self, carry: Any, body: Node) -> Any:
         return jax.jit(lambda carry: self.body(body, carry))(carry)
 
-    def shard_map(self, body: Body, carry: Any) -> Any:
+    def shard_map(self, carry: Any, body: Node) -> Any:
         self.depth += 1
         try:
             mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), (f"axis{self.depth}",))
@@ -371,7 +330,7 @@ class Run:
         finally:
             self.depth -= 1
 
-    def vmap(self, body: Body, carry: Any, *own: str) -> Any:
+    def vmap(self, carry: Any, body: Node, *own: str) -> Any:
         own = ("params", "states", "member", *own)
         stacked = {
             **carry,
@@ -382,8 +341,8 @@ class Run:
         result = jax.vmap(partial(self.body, body), in_axes=(axes,))(stacked)
         return {**jax.tree.map(lambda x: x[0], result), "member": carry["member"]}
 
-    def vmap_all(self, body: Body, carry: Any) -> Any:
-        return self.vmap(body, carry, "rate", "seen", "clock")
+    def vmap_all(self, carry: Any, body: Node) -> Any:
+        return self.vmap(carry, body, "rate", "seen", "clock")
 
 
 # The oracle.
@@ -393,8 +352,8 @@ class Run:
 class Event:
     """One step of a transformation."""
 
-    kept: Counter[str]
-    zero: Counter[str]
+    kept: Updates
+    zero: Updates
     optional: bool = False
     """Whether nothing needs it, so that JAX may leave it out."""
     unclear: bool = False
@@ -407,7 +366,7 @@ class Event:
 class Probe:
     """What is known of what is wrapped."""
 
-    tx: Tx
+    tx: Node
     on: bool = True
     events: list[Event] = field(default_factory=list)
 
@@ -425,13 +384,13 @@ class Oracle(Run):
         self.all.append(self.root)
         self.tx = self.probing(self.root, self.original)
 
-    def build(self, tx: Tx, root: bool = False) -> Any:
-        if tx.kind == "jitted":
-            tx = tx._replace(kind="chain")  # of one
+    def build(self, tx: Node, root: bool = False) -> Any:
+        if tx.does == "jitted":
+            tx = tx._replace(does="chain")  # of one
         made = super().build(tx, root)
-        return self.gate(made) if tx.kind in ("accumulate", "skipping") else made
+        return self.gate(made) if tx.does in ("accumulate", "skipping") else made
 
-    def mark(self, tx: Tx, made: Any) -> Any:
+    def mark(self, tx: Node, made: Any) -> Any:
         probe = Probe(tx)
         self.probes.append(probe)
         self.all.append(probe)
@@ -489,21 +448,20 @@ class Oracle(Run):
         with mock.patch.object(lax, "cond", _cond):
             self.carry = self.body(self.program.functions[index].body, self.carry)
 
-    def loop(self, loop: Loop, carry: Any) -> Any:
-        for _ in range(loop.times):
-            carry = self.body(loop.body, carry)
+    def loop(self, carry: Any, way: str, times: int, body: Node) -> Any:
+        for _ in range(times):
+            carry = self.body(body, carry)
         return carry
 
-    def choice(self, choice: Choice, carry: Any) -> Any:
-        chosen = (int(carry["clock"]) + choice.shift) % len(choice.bodies)
-        return self.body(choice.bodies[chosen], carry)
+    def choice(self, carry: Any, shift: int, *bodies: Node) -> Any:
+        return self.body(bodies[(int(carry["clock"]) + shift) % len(bodies)], carry)
 
-    def grad(self, body: Body, carry: Any) -> Any:
+    def grad(self, carry: Any, body: Node) -> Any:
         return self.body(body, carry)
 
     jit = shard_map = grad
 
-    def vmap(self, body: Body, carry: Any, *own: str) -> Any:
+    def vmap(self, carry: Any, body: Node, *own: str) -> Any:
         before, results, members = self.lengths(), [], []
         for member in range(2):
             start = self.lengths()
@@ -539,20 +497,20 @@ def _together(members: list[list[Event]]) -> list[Event]:
         return longest
     return [
         Event(
-            sum((each.kept for each in events), Counter()),
-            sum((each.zero for each in events), Counter()),
-            any(each.optional for each in events),
-            any(each.unclear for each in events),
-            any(each.diverged for each in events),
+            a.kept + b.kept,
+            a.zero + b.zero,
+            a.optional or b.optional,
+            a.unclear or b.unclear,
+            a.diverged or b.diverged,
         )
-        for events in zip(*members, strict=True)
+        for a, b in zip(*members, strict=True)
     ]
 
 
-def _kept(updates: Any) -> tuple[list[str], list[str]]:
+def _kept(updates: Any) -> tuple[list[tuple[str]], list[tuple[str]]]:
     """The leaves that are not 0, and those that are."""
     flat = jax.tree_util.tree_flatten_with_path(updates)[0]
-    names = [(_name(path), bool(np.any(leaf != 0))) for path, leaf in flat]
+    names = [((_name(path),), bool(np.any(leaf != 0))) for path, leaf in flat]
     return [name for name, kept in names if kept], [name for name, kept in names if not kept]
 
 
@@ -560,8 +518,8 @@ def _is_traced(tree: Any) -> bool:
     return any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(tree))
 
 
-def _has(tx: Tx, *kinds: str) -> bool:
-    return tx.kind in kinds or any(_has(each, *kinds) for each in tx.inner)
+def _has(tx: Node, *kinds: str) -> bool:
+    return any(each.does in kinds for each in tx.walk())
 
 
 # What is compared.
@@ -607,9 +565,9 @@ def _bits(carry: Any) -> list[bytes]:
 
 def _compare(traced: Run, oracle: Oracle) -> Counter[str]:
     seen: Counter[str] = Counter()
-    steps = [s for f in oracle.program.functions for s in _steps(f.body)]
+    steps = {to for f in oracle.program.functions for to in _steps(f.body)}
     # Steps that do not depend on each other have no order in a program.
-    ordered = len({step.model for step in steps}) == 1 and {step.use for step in steps} == {"both"}
+    ordered = len({model for model, _ in steps}) == 1 and {use for _, use in steps} == {"both"}
     for wrapped, probe in zip(traced.probes, oracle.probes, strict=True):
         trace = tracer.trace_of(wrapped)
         if not trace.complete:
@@ -632,22 +590,16 @@ def _difference(trace: Any, probe: Probe, ordered: bool) -> str:
         least = sum(not event.optional for event in events)
         fits = least <= trace.steps <= len(events)
         return "" if fits else f"{trace.steps} steps, and {least} to {len(events)} ran"
-    if trace.steps != len(events):
-        return f"{trace.steps} steps, and {len(events)} ran"
     if any(event.diverged for event in events):
         return "members of a vmap did not do the same"
     if any(event.unclear for event in events):
-        return ""
-    counted: dict[int, Counter[str]] = {n: Counter() for n in range(1, len(events) + 1)}
-    for (number, name), times in trace.count("updates", by=("step", "variable")).items():
-        counted[number][name] += times
-    of_steps = [list(counted.values()), [event.kept for event in events]]
-    if not ordered:
-        of_steps = [sorted(each, key=lambda c: sorted(c.items())) for each in of_steps]
-    if of_steps[0] != of_steps[1]:
-        return f"updates of each step {of_steps[0]}, and {of_steps[1]} ran"
-    thrown = sum((event.zero for event in events), Counter[str]())
-    discarded = {k: n for (k,), n in trace.count("discarded", by="variable").items() if n}
+        return "" if trace.steps == len(events) else f"{trace.steps} steps, and {len(events)} ran"
+    names = {name: name for event in events for (name,) in event.kept}
+    kept = [event.kept for event in events]
+    if text := differ(trace, counted(trace, names), kept, ordered=ordered):
+        return text
+    thrown = sum((event.zero for event in events), Counter())
+    discarded = {key: n for key, n in trace.count("discarded", by="variable").items() if n}
     exact = not _has(probe.tx, "finite", "every", "skipping")
     if exact and discarded != thrown:
         return f"{discarded} discarded, and {dict(thrown)} were"
@@ -655,4 +607,4 @@ def _difference(trace: Any, probe: Probe, ordered: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(programs(), check, jax.clear_caches))
+    main(programs(), check, jax.clear_caches)

@@ -1,24 +1,23 @@
 """Random programs of `torch.optim`: `python -m fuzz.torch_optim --seconds 900`, run in `tests`.
 
-Hypothesis draws a program as data and shrinks one that fails. It runs twice, without the tracer and
-with it. Each update adds exactly 1 to each element of a parameter, whatever class makes it: the
-gradients are -1, and the arguments of PyTorch's own classes are chosen so.
+Each update adds exactly 1 to each element of a parameter, whatever class makes it: the gradients
+are -1, and the arguments of PyTorch's own classes are chosen so.
 """
 
 import copy
 import gc
 import pickle
-import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from fuzz.batch import main
+from fuzz.batch import Updates, counted, differ, main, require
 from hypothesis import strategies as st
 from support.torch_odometers import Odometer as PlainOdometer
 
@@ -28,7 +27,7 @@ from tracer.model.trace import Trace
 torch.set_num_threads(1)
 POOL = 4
 """How many parameters the optimizers of a program share."""
-Log = list[dict[int, int]]
+Log = list[Updates]
 """Of each step, how often it updated each parameter, by its place in the pool."""
 
 
@@ -43,10 +42,7 @@ class Odometer(PlainOdometer):
 
     def step(self, closure: Any = None) -> Any:
         if Odometer.fails:
-            given = (p for group in self.param_groups for p in group["params"])
-            with torch.no_grad():
-                for parameter in [p for p in given if p.grad is not None][:1]:
-                    parameter.add_(1)
+            add_one(_with_gradient(self)[:1])
             raise OnPurpose
         return super().step(closure)
 
@@ -69,15 +65,19 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
+def _with_gradient(optimizer: Any) -> list[Any]:
+    return [each for each in _parameters(optimizer) if each.grad is not None]
+
+
+def add_one(parameters: Sequence[Any]) -> None:
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(1)
+
+
 def shared(one: Any, other: Any) -> set[int]:
     """The parameters of both optimizers, by `id`."""
     return set(map(id, _parameters(one))) & set(map(id, _parameters(other)))
-
-
-def _write_to_data(parameters: Sequence[Any]) -> None:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.data.add_(1)
 
 
 if TYPE_CHECKING:
@@ -129,14 +129,13 @@ class First(Behaviour):
     def step(self, closure: Any = None) -> Any:
         first = _parameters(self)[0]
         if first.grad is not None:
-            with torch.no_grad():
-                first.add_(1)
+            add_one([first])
             first.grad = None
         return super().step(closure)
 
 
 class Data(Behaviour):
-    """Writes to `.data` in a function each second time."""
+    """Writes to `.data` each second time."""
 
     turn = 0
 
@@ -144,25 +143,22 @@ class Data(Behaviour):
         self.turn += 1
         if self.turn % 2:
             return super().step(closure)
-        return _write_to_data(_parameters(self))
+        return add_one([parameter.data for parameter in _with_gradient(self)])
 
 
 class NumPy(Behaviour):
     """Writes through NumPy what has a gradient, and calls no other step."""
 
     def step(self, closure: Any = None) -> Any:
-        for parameter in _parameters(self):
-            if parameter.grad is not None:
-                parameter.detach().numpy()[...] += 1
+        for parameter in _with_gradient(self):
+            parameter.detach().numpy()[...] += 1
 
 
 class Blind(Behaviour):
     """Needs no gradients."""
 
     def step(self, closure: Any = None) -> Any:
-        with torch.no_grad():
-            for parameter in _parameters(self):
-                parameter.add_(1)
+        add_one(_parameters(self))
 
 
 class Around(torch.optim.Optimizer):  # type: ignore[misc]
@@ -189,13 +185,6 @@ UNSEEN = (Sometimes, Data, NumPy, Blind, Around)
 """Of these not all that they do can be counted, or believed: a trace may be incomplete."""
 
 
-def _class(base: Any, behaviour: Any) -> Any:
-    """The class of both, which `pickle` finds in this module."""
-    name = f"{behaviour.__name__}{base.__name__}"
-    members = {"__module__": __name__}
-    return globals().setdefault(name, type(name, (behaviour, base), members))
-
-
 class Made(NamedTuple):
     """An optimizer of a program."""
 
@@ -217,9 +206,13 @@ class Made(NamedTuple):
             return base(groups)
         if behaviour is Around:
             return Around(base(groups))
+        plain: Any = base
+        options: dict[str, Any] = {}
         if isinstance(base, partial):
-            return _class(base.func, behaviour)(groups, **base.keywords)
-        return _class(base, behaviour)(groups)
+            plain, options = base.func, base.keywords
+        name = f"{behaviour.__name__}{plain.__name__}"  # which `pickle` finds in this module
+        new = type(name, (behaviour, plain), {"__module__": __name__})
+        return globals().setdefault(name, new)(groups, **options)
 
     @property
     def is_lbfgs(self) -> bool:
@@ -245,17 +238,8 @@ class Program(NamedTuple):
 STEPS = ["step", "closure", "scaler", "unscaled", "infinite", "thread", "nested"]
 RAISES = ["raise", "raise in closure", "raise in hook", "raise in post hook", "raise in scaler"]
 OTHERS = ["zero", "none", "freeze", "add", "wrap", "wrap", "unwrap", "record", "end", "remake"]
-OTHERS += [
-    "reload",
-    "deepcopy",
-    "pickle",
-    "schedule",
-    "hook gives",
-    "hook takes",
-    "hook after",
-    "record",
-    "read",
-]
+OTHERS += ["reload", "copies", "schedule", "hook gives", "hook takes", "hook after", "record"]
+OTHERS += ["read"]
 
 
 @st.composite
@@ -268,11 +252,9 @@ def programs(draw: Any) -> Program:
         st.tuples(*[st.integers(0, 2)] * POOL).filter(any),
     )
     raises = draw(st.integers(0, 3)) == 3
-    stepping = [*STEPS, *(RAISES if raises else ())]
-    does = st.sampled_from(["step", *stepping]) | st.sampled_from(OTHERS)
+    does = st.sampled_from(["step", *STEPS, *(RAISES if raises else ())]) | st.sampled_from(OTHERS)
     slot, flags = st.sampled_from([0, 0, 0, 1]), st.tuples(*[st.booleans()] * POOL)
-    action = st.builds(Action, does, slot, flags)
-    actions = draw(st.lists(action, min_size=2, max_size=15))
+    actions = draw(st.lists(st.builds(Action, does, slot, flags), min_size=2, max_size=15))
     return Program((draw(made), draw(made)), actions, raises)
 
 
@@ -291,14 +273,15 @@ class Slot:
         self.once = made.is_lbfgs or own is First  # in a step, whoever updates a parameter
 
 
-class Block(NamedTuple):
+@dataclass
+class Block:
     """A block of `tracer.record`."""
 
     left: ExitStack
     recording: Any
-    logs: dict[Slot, Log]
-    unwrapped: list[Slot]
-    """What was unwrapped in it: its trace is incomplete."""
+    logs: dict[Slot, Log] = field(default_factory=dict)
+    excused: bool = False
+    """Whether something was unwrapped in it."""
 
 
 class Run:
@@ -343,9 +326,8 @@ class Run:
         moved = [now - then for now, then in zip(self.weights(), before, strict=True)]
         own = [by - self.inner[place] for place, by in enumerate(moved)]
         counts = [by != 0 if slot.once else round(by) for by in own]
-        updates = {place: int(count) for place, count in enumerate(counts) if count}
-        self.inner = Counter(dict(enumerate(moved)))
-        self.inner.update(outer)
+        updates = Counter({(place,): int(count) for place, count in enumerate(counts) if count})
+        self.inner = outer + Counter(dict(enumerate(moved)))
         is_held = slot.wrapped or (slot.was_wrapped and self.blocks)
         logs = [slot.log] if is_held else []
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
@@ -400,10 +382,8 @@ class Run:
             worker.start()
             worker.join()
         elif "hook" in way:
-            add = optimizer.register_step_pre_hook
-            if "post" in way:
-                add = optimizer.register_step_post_hook
-            hook = add(fail)
+            when = "post" if "post" in way else "pre"
+            hook = getattr(optimizer, f"register_step_{when}_hook")(fail)
             try:
                 optimizer.step()
             finally:
@@ -411,7 +391,7 @@ class Run:
         else:
             optimizer.step()
 
-    # What programs do beside.
+    # What programs do besides.
 
     def zero(self, slot: Slot, flags: Sequence[bool]) -> None:
         slot.optimizer.zero_grad(set_to_none=False)
@@ -438,16 +418,11 @@ class Run:
     def reload(self, slot: Slot, flags: Sequence[bool]) -> None:
         slot.optimizer.load_state_dict(slot.optimizer.state_dict())
 
-    def deepcopy(self, slot: Slot, flags: Sequence[bool]) -> None:
-        self.copy(slot, copy.deepcopy)
-
-    def pickle(self, slot: Slot, flags: Sequence[bool]) -> None:
-        self.copy(slot, lambda optimizer: pickle.loads(pickle.dumps(optimizer)))
-
-    def copy(self, slot: Slot, copied: Callable[[Any], Any]) -> None:
+    def copies(self, slot: Slot, flags: Sequence[bool]) -> None:
         """Go on with a copy, which has parameters of its own; some classes keep too little."""
+        old = slot.optimizer
         if not slot.made.is_lbfgs and BEHAVIOURS[slot.made.behaviour] is not Around:
-            made = copied(slot.optimizer)
+            made = copy.deepcopy(old) if flags[0] else pickle.loads(pickle.dumps(old))
             self.pool += _parameters(made)
             self.replace(slot, made)
 
@@ -459,10 +434,7 @@ class Run:
         slot.scheduler = torch.optim.lr_scheduler.LambdaLR(slot.optimizer, lambda step: 1.0)
 
     def hook_gives(self, slot: Slot, flags: Sequence[bool]) -> None:
-        def hook(*given: Any) -> None:
-            self.give(slot, flags)
-
-        slot.optimizer.register_step_pre_hook(hook)
+        slot.optimizer.register_step_pre_hook(lambda *given: self.give(slot, flags))
 
     def hook_takes(self, slot: Slot, flags: Sequence[bool]) -> None:
         def hook(optimizer: Any, *given: Any) -> None:
@@ -487,26 +459,25 @@ class Run:
             tracer.unwrap(slot.optimizer)
             slot.wrapped = False
             for block in self.blocks:
-                block.unwrapped.append(slot)
+                block.excused = True
 
     def record(self, slot: Slot, flags: Sequence[bool]) -> None:
         if self.traced:
             left = ExitStack()
-            recording = left.enter_context(tracer.record(effects=flags[0]))
-            self.blocks.append(Block(left, recording, {}, []))
+            self.blocks.append(Block(left, left.enter_context(tracer.record(effects=flags[0]))))
 
     def end(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
         if self.blocks:
             block = self.blocks.pop()
             block.left.close()
-            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
+            self.compare(block.recording.trace(), block.logs, block.excused)
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
         if slot.was_wrapped:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
             block = self.blocks[-1]
-            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
+            self.compare(block.recording.trace(), block.logs, block.excused)
 
     def compare(self, trace: Trace, happened_to: dict[Slot, Log], excused: bool = False) -> None:
         """What is counted is what the weights say, or the trace says that it is not complete."""
@@ -518,32 +489,16 @@ class Run:
             excused |= any(s.made.behaviour and not any(log) for s, log in happened_to.items())
             assert trace.notes and excused, trace.notes
             return
-        steps = [len(log) for log in logs]
-        counted = [each for each in trace.steps_by_replica().values() if each]
-        assert sorted(counted) == sorted(steps), f"{counted} steps, {steps} happened"
-        if len(steps) <= 1:
-            happened: dict[tuple[int, ...], int] = {
-                (place, step): number
-                for log in logs
-                for step, updates in enumerate(log, 1)
-                for place, number in updates.items()
-            }
-            found = self.counted(trace, "step")
-        else:
-            total = sum((Counter(each) for log in logs for each in log), Counter[int]())
-            happened = {(place,): number for place, number in total.items()}
-            found = self.counted(trace)
-        assert found == happened, f"{found} updates, {happened} happened (place, step)"
-
-    def counted(self, trace: Trace, *by: Any) -> dict[tuple[int, ...], int]:
-        """How often each parameter was updated."""
-        found: dict[tuple[int, ...], int] = {}
-        for place, parameter in enumerate(self.pool):
-            with suppress(tracer.UnknownName):
-                keys = ("method", *by)
-                for key, number in trace.count("updates", keys, variable=parameter).items():
-                    found[(place, *key[1:])] = found.get((place, *key[1:]), 0) + number
-        return {key: number for key, number in found.items() if number}
+        steps = sorted(map(len, logs))
+        found = sorted(filter(None, trace.steps_by_replica().values()))
+        assert found == steps, f"{found} steps, {steps} happened"
+        variables = dict(enumerate(self.pool))
+        if len(logs) == 1:
+            require([differ(trace, counted(trace, variables), logs[0])])
+        else:  # a step is one of each optimizer
+            whole, _ = counted(trace, variables)
+            total = sum((updates for log in logs for updates in log), Counter())
+            assert whole == total, f"{whole} updates, {total} happened"
 
     def bits(self) -> Any:
         """What is left of a program."""
@@ -563,4 +518,4 @@ def check(program: Program) -> Counter[str]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.exit(main(programs(), check, gc.collect))
+    main(programs(), check, gc.collect)
