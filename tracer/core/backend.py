@@ -340,13 +340,13 @@ class Backend:
         return given
 
     def introduce(self, traced: Any) -> None:
-        """Complete the new `optimizers.TracedOptimizer` of an optimizer."""
+        """Complete the new `optimizers.Binding` of an optimizer."""
 
     def prepare(self, optimizer: Any) -> None:
         """Raise `UnsupportedOptimizer` if `attach` could not attach to this optimizer."""
 
     def attach(self, optimizer: Any, binding: Any, *, making: bool = False) -> None:
-        """Report the calls of an optimizer to the recorder of its `registry.Binding`.
+        """Report the calls of an optimizer to the recorder of its `optimizers.Binding`.
 
         If it is in the `making`, a backend that sees its first step may wait for that.
         """

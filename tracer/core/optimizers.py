@@ -62,10 +62,12 @@ def forget_numbers() -> None:
 
 
 @dataclass(eq=False)
-class TracedOptimizer:
-    """An optimizer, held weakly, and its data: it may be gone when a trace is read."""
+class Binding:
+    """An optimizer that is or was wrapped, held weakly: it may be gone when a trace is read."""
 
     optimizer: ref[Any]
+    recorder: Any
+    """The `Recorder` that counts it."""
     name: Callable[[], str]
     cls: type
     """Its class, without what the tracer adds."""
@@ -73,8 +75,18 @@ class TracedOptimizer:
     kind: OptimizerKind
     own_steps: Sequence[str]
     """The step methods that may update variables without the apply methods."""
-    made: Made
+    index: int = 0
+    """Its index among the optimizers of the recorder."""
+    made: Made = NOT_SEEN
     """The program line that made or wrapped the optimizer."""
+    holders: set[Any] = field(default_factory=set)
+    """It is traced as long as there is a `registry.Holder`."""
+    settled: bool = False
+    """Whether its first step has searched for nested optimizers."""
+    observer: Any = None
+    """Sees its steps, if its class is not replaced."""
+    former: Any = None
+    """Its earlier observer, to be reused."""
     settings: dict[str, Setting] = field(default_factory=dict)
     started: int | None = None
     """The optimizer's iterations when first wrapped."""
@@ -102,18 +114,18 @@ class Optimizers:
         self.root = 0
         self._backend = backend
         self._lock = locks.new_lock("rows")
-        self.all: list[TracedOptimizer] = []
+        self.all: list[Binding] = []
         self.stale = backend.new_stale(note)
         self.stepping: dict[int, int | None] = {}
         """The iterations of each optimizer when its first step began; None if it had none yet."""
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
-    def add(self, traced: TracedOptimizer) -> int:
-        """Add an optimizer; returns its index."""
+    def add(self, traced: Binding) -> None:
+        """Add an optimizer, and set its index."""
         with self._lock:
+            traced.index = len(self.all)
             self.all.append(traced)
-            return len(self.all) - 1
 
     def names(self) -> list[str]:
         return distinct(each.shown_name() for each in self.all)

@@ -6,8 +6,9 @@ are keyed by `id`, because they may define comparison and hashing as they like.
 
 from collections.abc import Callable, MutableMapping, MutableSet
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet
 
+from tracer.core.optimizers import Binding
 from tracer.core.recorder import Recorder
 from tracer.core.snapshot import Baseline
 
@@ -34,38 +35,8 @@ PROGRAM = Holder()
 PROGRAM.since, PROGRAM.asked = WeakKeyDictionary(), WeakSet()
 
 
-class Binding:
-    """The state of an optimizer that is or was wrapped."""
-
-    __slots__ = (
-        "bring_in",
-        "former",
-        "holders",
-        "index",
-        "observer",
-        "optimizer",
-        "recorder",
-        "settled",
-    )
-
-    def __init__(
-        self,
-        optimizer: Any,
-        recorder: Recorder,
-        index: int,
-        bring_in: "Callable[[Any, Binding], Binding]",
-    ) -> None:
-        key, forget = id(optimizer), bindings.pop  # at exit, module globals go first
-        self.optimizer = ref(optimizer, lambda _: forget(key, None))
-        self.recorder = recorder
-        self.index = index
-        self.holders: set[Holder] = set()  # it is traced as long as there is one
-        self.settled = False  # whether its first step has searched for nested optimizers
-        self.bring_in = bring_in  # traces an optimizer that holds or is in this one, too
-        self.observer: Any = None  # sees its steps, if its class is not replaced
-        self.former: Any = None  # its earlier observer, to be reused
-
-
+bring_in: Callable[[Any, Binding], Binding]
+"""Traces an optimizer that holds, or is in, the one of the binding; `hooks.wrapping` sets it."""
 bindings: dict[int, Binding] = {}
 traced_classes: dict[int, type] = {}  # by the id of the class
 plain_classes: dict[int, type] = {}  # by the id of the traced class
@@ -79,8 +50,7 @@ def is_traced(optimizer: object) -> bool:
 
 def recorder_of(optimizer: object) -> Recorder | None:
     """The recorder of an optimizer that is or was wrapped."""
-    binding = bindings.get(id(optimizer))
-    return None if binding is None else binding.recorder
+    return getattr(bindings.get(id(optimizer)), "recorder", None)
 
 
 def set_class(optimizer: Any, cls: type) -> None:

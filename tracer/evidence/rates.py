@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
-from tracer.core.optimizers import TracedOptimizer
+from tracer.core.optimizers import Binding
 from tracer.core.reachable import maker_of
 from tracer.model.records import Rate, RateRun
 
@@ -46,7 +46,7 @@ def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
 class _Source(NamedTuple):
     """An optimizer with groups of its own, and what sets its rate."""
 
-    traced: TracedOptimizer
+    traced: Binding
     text: str
     """The text of a schedule; empty for a number."""
     schedule: Any

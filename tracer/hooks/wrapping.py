@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from weakref import ref
 
 from tracer.backends.backend_list import backend_of
+from tracer.core import registry
 from tracer.core.backend import Backend, described
-from tracer.core.optimizers import NOT_SEEN, TracedOptimizer, made_here
+from tracer.core.optimizers import NOT_SEEN, Binding, made_here
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
     PROGRAM,
-    Binding,
     Holder,
     bindings,
     is_traced,
@@ -65,7 +65,7 @@ def hold(
         _hold(own, {holder}, making=making, seen=seen or making, retrace=retrace)
         for scale in () if members or making else backend.around(optimizer):
             _hold(list(family(scale)), {holder}, retrace=retrace)
-        recorder = bindings[id(optimizer)].recorder
+        recorder: Recorder = bindings[id(optimizer)].recorder
         if effects:
             recorder.compare(retrace=retrace)
     return recorder
@@ -164,7 +164,8 @@ def trace_of(optimizer: object) -> Trace:
         raise ValueError(
             f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"
         )
-    return binding.recorder.reader.trace(PROGRAM.since.get(binding.recorder))
+    recorder: Recorder = binding.recorder
+    return recorder.reader.trace(PROGRAM.since.get(recorder))
 
 
 def _binding_of(given: object) -> Binding | None:
@@ -197,15 +198,17 @@ def _bind(
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     own = () if kind.name in AT_ONCE else own_steps(base, kind)
-    traced = TracedOptimizer(ref(optimizer), name, base, class_name, kind, own, NOT_SEEN)
-    recorder.backend.introduce(traced)
+    key, forget = id(optimizer), bindings.pop  # at exit, module globals go first
+    reference = ref(optimizer, lambda _: forget(key, None))
+    binding = Binding(reference, recorder, name, base, class_name, kind, own)
+    recorder.backend.introduce(binding)
     if optimizer is not root:
-        traced.made = recorder.optimizers.all[bindings[id(root)].index].made
-    elif seen and traced.made is NOT_SEEN:
-        traced.made = made_here(optimizer)
-    known = bindings.get(id(optimizer))
-    index = recorder.optimizers.add(traced)
-    binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in)
+        binding.made = bindings[id(root)].made
+    elif seen and binding.made is NOT_SEEN:
+        binding.made = made_here(optimizer)
+    known = bindings.get(key)
+    recorder.optimizers.add(binding)
+    bindings[key] = binding
     if known is not None:
         binding.holders |= known.holders
         for holder in known.holders:
@@ -213,7 +216,7 @@ def _bind(
         if known.recorder.effects is not None:
             recorder.compare()
     if optimizer is root:
-        recorder.optimizers.root = index
+        recorder.optimizers.root = binding.index
     return binding
 
 
@@ -239,4 +242,5 @@ def _bring_in(optimizer: Any, binding: Binding) -> Binding:
     return bindings.get(id(optimizer), binding)
 
 
+registry.bring_in = _bring_in
 vars(unwrap)["autograph_info__"] = None  # AutoGraph does not convert functions with this

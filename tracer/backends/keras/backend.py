@@ -20,12 +20,13 @@ from tracer.backends.keras.importlib_bootstrap import (
     disguised,
     traced_method,
 )
+from tracer.core import registry
 from tracer.core.backend import Backend, own_attributes
 from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in, suppress_faults
+from tracer.core.optimizers import Binding
 from tracer.core.patches import when_imported
 from tracer.core.registry import (
-    Binding,
     bindings,
     is_traced,
     plain_class,
@@ -49,8 +50,7 @@ class KerasBackend(Backend):
 
     def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
         """Replace the class of the optimizer."""
-        kind = binding.recorder.optimizers.all[binding.index].kind
-        for name in methods_of(kind).keys() & own_attributes(optimizer).keys():
+        for name in methods_of(binding.kind).keys() & own_attributes(optimizer).keys():
             binding.recorder.note(
                 f"the program assigned {name} to the optimizer itself: its calls are not counted"
             )
@@ -189,7 +189,7 @@ def _loss_scale_made(loss_scale: Any) -> None:
     with suppress_faults():
         optimizer = _scaled_by(loss_scale)
         if is_traced(optimizer):
-            bindings[id(optimizer)].bring_in(loss_scale, bindings[id(optimizer)])
+            registry.bring_in(loss_scale, bindings[id(optimizer)])
 
 
 _loss_scales = Living(_loss_scale_made)

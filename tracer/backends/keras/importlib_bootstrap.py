@@ -16,8 +16,10 @@ from contextlib import suppress
 from functools import update_wrapper
 from typing import Any
 
+from tracer.core import registry
 from tracer.core.calls import Apply, Call, Step
-from tracer.core.registry import Binding, bindings, traced_classes
+from tracer.core.optimizers import Binding
+from tracer.core.registry import bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
 
@@ -111,7 +113,7 @@ class TracedStep(_Intercepted, Step):
 
     def _begin(self, optimizer: Any, binding: Binding) -> None:
         if not binding.settled:
-            binding = binding.bring_in(optimizer, binding)
+            binding = registry.bring_in(optimizer, binding)
         super()._begin(optimizer, binding)
         if self.parent is None:
             self._watch(optimizer, binding.index, self.method)
@@ -172,10 +174,10 @@ class NotedCall(_Intercepted):
 
     def _begin(self, optimizer: Any, binding: Binding) -> None:
         if not binding.settled:
-            binding = binding.bring_in(optimizer, binding)
+            binding = registry.bring_in(optimizer, binding)
         recorder, given = binding.recorder, (*self.args, *self.kwargs.values())
         if not any(isinstance(each, list | tuple) and not each for each in given):
-            recorder.optimizers.all[binding.index].called[self.method] += 1
+            binding.called[self.method] += 1
         if not recorder.optimizers.stepping:
             recorder.collectors.call("used_without_step", self.method)
 

@@ -11,8 +11,7 @@ from tracer.backends.optax.facts import Facts
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import OptaxBlocks, Step
 from tracer.core.calls import Call, CallsUnderWay, start_call
-from tracer.core.optimizers import TracedOptimizer
-from tracer.core.registry import Binding
+from tracer.core.optimizers import Binding
 from tracer.model.records import Variable
 
 _NOT_WRAPPED = (
@@ -50,7 +49,7 @@ class OptaxBackend(ArrayBackend):
         """The original transformation."""
         return updates.standing_for(given).given
 
-    def introduce(self, traced: TracedOptimizer) -> None:
+    def introduce(self, traced: Binding) -> None:
         outcome.watch()
         updates.introduce(traced)
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from tracer.backends.optax.inside import holds, label, settings_in, under_way
-from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer, made_here
-from tracer.core.registry import PROGRAM, Binding, bindings
+from tracer.core.optimizers import NOT_SEEN, Binding, Made, made_here
+from tracer.core.registry import PROGRAM, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OPTAX, kind_of
 
@@ -135,7 +135,7 @@ def traced(given: Any) -> Any:
     return made
 
 
-def introduce(traced: TracedOptimizer) -> None:
+def introduce(traced: Binding) -> None:
     """Complete what is known of an `update` that is counted for the first time."""
     update: Any = traced.optimizer()
     name = update.maker or label(update.given)

@@ -20,7 +20,8 @@ from tracer.core import backend
 from tracer.core.backend import NO_STRATEGY, Stepped, Surroundings, described
 from tracer.core.calls import Call, CallsUnderWay
 from tracer.core.collectors import Collector
-from tracer.core.registry import Binding, plain_class
+from tracer.core.optimizers import Binding
+from tracer.core.registry import plain_class
 from tracer.errors import UnsupportedOptimizer
 from tracer.kinds import AUXILIARY, OptimizerKind
 from tracer.model.records import Kind, Variable

@@ -28,7 +28,7 @@ from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
 from tracer.core.call_paths import frames_from
 from tracer.core.calls import known_by
-from tracer.core.registry import Binding
+from tracer.core.optimizers import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
 """The methods whose outermost execution is a step: see `tracer.kinds`."""
