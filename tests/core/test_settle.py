@@ -85,14 +85,13 @@ def test_a_step_before_others_that_ended_was_ended_by_an_error_whatever_runs() -
 
 def test_what_came_after_a_baseline_is_numbered_from_there() -> None:
     reading = Reading({0: [Run(1, 1, 9)], 1: [Run(2, 3, 3)]}, {0: 4}, lost=3)
-    counted = _begun(9, (STEP, reading), compared_from=5, under_way={8, 9})
+    counted = _begun(9, (STEP, reading), under_way={8, 9})
     before = Reading({0: [Run(1, 1, 4)], 1: _runs(2)}, {0: 3}, lost=1)
     new = counted.since(_begun(6, (STEP, before), under_way={5, 6}))
     assert new == Counted(
         5,
         {0: (STEP, Reading({0: [Run(1, 1, 5)], 1: [Run(1, 3, 2)]}, {0: 1}, 2))},
         {4, 5},
-        compared_from=1,
     )
 
 

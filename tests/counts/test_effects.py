@@ -411,7 +411,7 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     assert tracings == 1
     trace = tracer.trace_of(optimizer)
     (note,) = trace.notes
-    assert trace.complete and note.startswith("effects are unknown for 2 steps")
+    assert trace.complete and note.startswith("effects are unknown for 3 steps")
     assert not verdicts.check(trace, [read("steps=3")])[0].reason
     tracer.unwrap(optimizer, retrace=True)
     tracer.wrap(optimizer)
@@ -433,7 +433,7 @@ def test_a_step_that_is_handed_something_else() -> None:
     optimizer.apply_gradients([tf.ones([3])], [tf.Variable(np.ones((3,), "float32"))])
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 1 and trace.complete
-    assert trace.notes[0].startswith("effects are unknown for 1 step: ")
+    assert trace.notes[0].startswith("effects are unknown for 1 step, ")
 
 
 @pytest.mark.parametrize("shape", [[None], None])
@@ -531,7 +531,7 @@ def test_more_runs_than_the_ring_holds() -> None:
     per_step = list(trace.per_step("updates"))
     assert per_step == [(1, steps, 2)]
     (note,) = trace.notes
-    assert trace.complete and note.startswith(f"effects are unknown for {steps - 8_191:,} steps: ")
+    assert trace.complete and note.startswith(f"effects are unknown for {steps - 8_191:,} steps, ")
     for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}
         assert 0 < len(placed) < still.sum()

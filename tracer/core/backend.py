@@ -24,7 +24,7 @@ from tracer.core.counters import CountedBlock, Counters
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.log import UNIT
-from tracer.core.tracings import Definition, Part, Tracings
+from tracer.core.tracings import Tracings
 from tracer.model.evidence import Evidence
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Note, NoteKind, Variable
@@ -41,14 +41,6 @@ class Surroundings(NamedTuple):
 
 
 NO_STRATEGY = Surroundings("", "", ())
-
-
-class Iterations(NamedTuple):
-    """An optimizer's own count of its steps at some moment."""
-
-    steps: int
-    stepping: bool
-    """Whether the optimizer's first step had begun."""
 
 
 class Stepped(NamedTuple):
@@ -259,26 +251,13 @@ class Blocks:
     def note(self, call: Call, failed: bool) -> None:
         """Add the backend's notes on the sites of a call that ends to `Call.site_notes`."""
 
-    def note_traced(
-        self,
-        program: Any,
-        part: Part,
-        define: Callable[[], tuple[Definition, int]],
-        failed: bool,
-    ) -> None:
-        """Record that a block was traced into `program`: see `Tracings.add`.
-
-        The caller holds the lock of the counters.
-        """
-        tracing = self.tracings.add(program, part, define, self.counters.steps)
-        tracing.failed |= failed
-
     def compare(self) -> bool:
         """Compare the variables of each step from now on; returns whether this is new."""
-        new = self.new_effects
-        if new is not None:
-            return self.counters.compare(lambda: new(partial(self._note, kind="effects")))
-        self._note(self.no_effects, "effects")
+        if self.new_effects is None:
+            self._note(self.no_effects, "effects")
+        elif self.counters.effects is None:
+            self.counters.effects = self.new_effects(partial(self._note, kind="effects"))
+            return True
         return False
 
     def forget_graphs(self) -> None:

@@ -46,10 +46,8 @@ class Counted(NamedTuple):
     """The steps under way, as far as Python knows."""
     calm: bool = True
     """Whether nothing runs now: then an error ended each step that has not ended."""
-    effects: Mapping[Source, Reading] = {}
-    """The steps of each observation."""
-    compared_from: int | None = None
-    """The first step whose effects were to be compared; None if effects are off."""
+    effects: Mapping[Source, Reading] | None = None
+    """The steps of each observation; None if effects are off."""
 
     @property
     def past(self) -> int:
@@ -58,7 +56,7 @@ class Counted(NamedTuple):
 
     def since(self, before: "Counted") -> "Counted":
         """The counts after `before`, with the step after its `past` numbered 1."""
-        past, nothing = before.past, (None, Reading())
+        past, nothing, seen = before.past, (None, Reading()), before.effects or {}
         return self._replace(
             steps=self.steps - past,
             blocks={
@@ -66,12 +64,13 @@ class Counted(NamedTuple):
                 for key, (block, reading) in self.blocks.items()
             },
             under_way={number - past for number in self.under_way if number > past},
-            effects={
+            effects=None
+            if self.effects is None
+            else {
                 source: new
                 for source, reading in self.effects.items()
-                if (new := since(reading, before.effects.get(source, Reading()), past)).total
+                if (new := since(reading, seen.get(source, Reading()), past)).total
             },
-            compared_from=None if self.compared_from is None else self.compared_from - past,
         )
 
 
@@ -142,19 +141,8 @@ class Counters:
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `EffectLogs`); None until somebody
         wants effects."""
-        self._compared_from: dict[int, int] = {}
-        """The first step with effects, by replica; the first of all for later replicas."""
         self.clocks: dict[int, Clock] = defaultdict(Clock)
         """By replica; one in a program takes the place of the one in Python."""
-
-    def compare(self, new_effects: Callable[[], Any]) -> bool:
-        """Compare the variables of each step from now on; returns whether this is new."""
-        with self.lock:
-            if self.effects is not None:
-                return False
-            self._compared_from = {on: number + 1 for on, number in self.last_numbers().items()}
-            self.effects = new_effects()
-            return True
 
     def take_number(self, replica: int) -> int:
         """Return a new number, for a step that begins outside of every program."""
@@ -212,9 +200,6 @@ class Counters:
                 if block.replica == replica:
                     blocks[block] = (block, log.reading())
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
-            effects, first = {}, None
-            if self.effects is not None:
-                effects = self.effects.read(replica, steps)
-                first = self._compared_from.get(replica, 1)
-            counts[replica] = Counted(steps, blocks, mine, calm, effects, first)
+            effects = None if self.effects is None else self.effects.read(replica, steps)
+            counts[replica] = Counted(steps, blocks, mine, calm, effects)
         return counts

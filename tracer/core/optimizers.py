@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core import locks
-from tracer.core.backend import Backend, Blocks, Iterations, Stepped
+from tracer.core.backend import Backend, Blocks, Stepped
 from tracer.core.call_paths import line_of_caller
 from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
@@ -144,7 +144,7 @@ class Optimizers:
                 each.settings.update(self._settings(optimizer))
 
     def records(
-        self, names: Sequence[str], before: Mapping[int, Iterations], blocks: Blocks
+        self, names: Sequence[str], before: Mapping[int, int], blocks: Blocks
     ) -> Iterator[Optimizer]:
         """Yield each optimizer's record; `before` has the `iterations` when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
@@ -154,7 +154,7 @@ class Optimizers:
             moved, counted = None, []
             if not blocks.is_behind(optimizer):
                 own = self._backend.iterations_of(optimizer)
-                moved = self._moved(index, own, optimizer, before.get(index), blocks)
+                moved = self._moved(index, own, optimizer, before, blocks)
                 if own is not None and moved is not None and index in self.stepping:
                     counted = [evidence.Iterations(own - moved, own)]
             if "LossScale" in traced.class_name:  # in Keras 3 it counts no steps
@@ -199,7 +199,7 @@ class Optimizers:
         self.stepping.setdefault(index, steps)
 
     def stepped(
-        self, names: Sequence[str], before: Mapping[int, Iterations], past: int
+        self, names: Sequence[str], before: Mapping[int, int], past: int
     ) -> Iterator[Stepped]:
         """Yield the readable optimizers, with their own counts of steps when wrapped.
 
@@ -209,40 +209,34 @@ class Optimizers:
         for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
             optimizer = traced.readable()
             if optimizer is not None:
-                started = before[index].steps - past if index in before else traced.started
+                started = before[index] - past if index in before else traced.started
                 yield Stepped(name, optimizer, started)
 
-    def iterations(self) -> dict[int, Iterations]:
-        """Each optimizer's own count of its steps, if it has one."""
-        found = [self._backend.iterations_of(each.readable()) for each in self.all]
-        return {
-            index: Iterations(steps, index in self.stepping)
-            for index, steps in enumerate(found)
-            if steps is not None
-        }
+    def iterations(self) -> dict[int, int]:
+        """The own counts of the optimizers that have stepped, if they have one."""
+        found = {n: self._backend.iterations_of(self.all[n].readable()) for n in [*self.stepping]}
+        return {index: steps for index, steps in found.items() if steps is not None}
 
     def _moved(
         self,
         index: int,
         now: int | None,
         optimizer: Any,
-        before: Iterations | None,
+        before: Mapping[int, int],
         blocks: Blocks,
     ) -> int | None:
-        """How far the optimizer's own count has moved since `before`, or since it was wrapped."""
+        """How far the optimizer's own count has moved since `before`, or its first step."""
         if now is None:
             return None
-        if before is not None and before.stepping:
-            return now - before.steps
+        first = before.get(index, self.stepping.get(index))
+        if first is not None:
+            return now - first
         if index in self.stepping:
-            first = self.stepping[index]
-            if first is not None:
-                return now - first
             # Its variable could not be read at that time, and a file may have set it.
             moved = blocks.counters.moved(optimizer)
             if moved is not None or self._backend.is_restored(optimizer):
                 return moved
-        return now - ((self.all[index].started or 0) if before is None else before.steps)
+        return now - (self.all[index].started or 0)
 
     def _settings(self, optimizer: Any) -> dict[str, Setting]:
         """The optimizer's settings that affect the counts, and its current loss scale.

@@ -73,7 +73,7 @@ def settle(counted: Counted) -> Ended:
     last_ended = max((run.last for run in own), default=0)
     stopped = [span for span in missing if counted.calm or span[0] <= last_ended]
     number = sum(last - first + 1 for first, last in stopped)
-    ended = Ended(counted.steps, blocks, number, unknown, list(counted.effects.items()))
+    ended = Ended(counted.steps, blocks, number, unknown, list((counted.effects or {}).items()))
     return _renumbered(ended, sorted([*missing, *((number, number) for number in running)]))
 
 
@@ -291,25 +291,16 @@ def effects_of(
 
 
 def not_compared(counted: Counted) -> int:
-    """How many ended steps with effects on have none that are known by step."""
-    if counted.compared_from is None:
+    """How many ended steps compared no variable, as far as is known by step; 0 without effects."""
+    if counted.effects is None:
         return 0
-    own = [
-        reading
-        for block, reading in counted.blocks.values()
-        if block.step and block.function != SESSION_GRAPH
-    ]
-    runs = [
+    blocks = counted.blocks.values()
+    own = [each for key, each in blocks if key.step and key.function != SESSION_GRAPH]
+    ended = sum(each.lost + sum(run.total for run in each.runs.get(0, ())) for each in own)
+    compared = union(
         run
         for source, reading in counted.effects.items()
         if source.what == "compared" and source.variables
         for run in reading.runs.get(0, ())
-    ]
-    asked = range(max(1, counted.compared_from), counted.steps + 1)
-    placed = _steps_in((run for each in own for run in each.runs.get(0, ())), asked)
-    ended = min(len(asked), placed + sum(each.lost for each in own))
-    return max(0, ended - _steps_in(runs, asked))
-
-
-def _steps_in(runs: Iterable[Run], steps: range) -> int:
-    return sum(part.total for run in runs if (part := run.intersect(steps)) is not None)
+    )
+    return max(0, ended - sum(run.count for run in compared))

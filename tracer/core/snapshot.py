@@ -20,7 +20,7 @@ from weakref import ref
 from msgspec.structs import replace
 
 from tracer.core import settle, tracings
-from tracer.core.backend import Iterations, Root, Surroundings, passed_to_any
+from tracer.core.backend import Root, Surroundings, passed_to_any
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
@@ -60,8 +60,8 @@ class Baseline(NamedTuple):
     """The notes of every later trace, except facts; only other notes are about later steps."""
     auxiliary: int = 0
     """The number of calls of the methods of `tracer.kinds.AUXILIARY`."""
-    iterations: Mapping[int, Iterations] = {}
-    """Each optimizer's own count of its steps."""
+    iterations: Mapping[int, int] = {}
+    """The own count of steps of each optimizer that has stepped."""
 
 
 THE_BEGINNING = Baseline({}, {}, (), frozenset())
@@ -275,8 +275,8 @@ def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended
 
 
 _NOT_COMPARED = (
-    "effects are unknown for {}: a graph of before effects were wanted ran, a step got no variable "
-    "that can be compared, or a function ran more steps in one call than are kept"
+    "effects are unknown for {}, which ran before effects were wanted, got no variable that can be "
+    "compared, or were more in one call of a function than are kept"
 )
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "

@@ -86,8 +86,9 @@ class Tracings:
         part: Part,
         define: Callable[[], tuple[Definition, int]],
         after: Callable[[], int],
-    ) -> Tracing:
-        """Record that a `part` was traced into the outermost `program`; returns the tracing.
+        failed: bool,
+    ) -> None:
+        """Record that a `part` was traced into the outermost `program`, perhaps until it `failed`.
 
         For a new tracing, `define` returns its definition and the path of the call that caused it,
         and `after` the number of steps run before.
@@ -102,7 +103,7 @@ class Tracings:
             tracing = self._of[program] = Tracing(begun)
             self.all.append(tracing)
         tracing.parts.append(part)
-        return tracing
+        tracing.failed |= failed
 
 
 def since(now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]) -> list[Graph]:

@@ -225,7 +225,7 @@ class JaxBlocks(backend.Blocks):
         step = program.role == "step"
         part = Part(0, step, lambda _: runs[0] or max([*runs.values()], default=0))
         with self.counters.lock:
-            self.note_traced(root, part, define, failed)
+            self.tracings.add(root, part, define, self.counters.steps, failed)
 
     def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
         """The iterations before and after a block, and the variable that holds them."""

@@ -147,7 +147,8 @@ class GraphBlocks(backend.Blocks):
         replica = block.replica
         part = Part(replica, block.step, lambda total_of: use.ran(total_of(replica, use.number)))
         with self.counters.lock:
-            self.note_traced(root, part, partial(self.callers.definition, root), failed)
+            define = partial(self.callers.definition, root)
+            self.tracings.add(root, part, define, self.counters.steps, failed)
 
     def _count_in_session(self, block: CountedBlock, call: Call) -> None:
         """Count a block of a v1 graph on the host: the program does not initialize new variables.
