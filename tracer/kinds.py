@@ -6,10 +6,10 @@ user did not import. The names are those of TensorFlow 2.21 (`training/optimizer
 `optimizers/legacy/optimizer_v2.py`) and Keras 3.15 (`optimizers/base_optimizer.py`).
 """
 
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
 """Packages that call optimizers and are not part of the program."""
@@ -218,29 +218,14 @@ def kind_of(cls: type) -> OptimizerKind | None:
     >>> kind_of(dict) is None
     True
     """
-    known = _known.get(id(cls))
-    if known is None:
-        key, known = id(cls), (_kind_of(cls), ref(cls, lambda _: _forget(key)))
-        _known[key] = known
-        if known[0] is None:
-            _others.add(key)
-    return known[0]
+    with suppress(Exception):  # a metaclass may make it unhashable
+        if cls not in _known:
+            _known[cls] = _kind_of(cls)
+        return _known[cls]
+    return _kind_of(cls)
 
 
-def may_be_optimizers(values: Iterable[object]) -> bool:
-    """False if none of the values is an optimizer; much faster than `kind_of` for each."""
-    return not _others.issuperset(map(id, map(type, values)))
-
-
-_known: "dict[int, tuple[OptimizerKind | None, ref[type]]]" = {}
-"""By the `id` of a living class, as a metaclass may make it unhashable."""
-_others: set[int] = set()
-"""The classes that are of no kind."""
-
-
-def _forget(key: int) -> None:
-    _known.pop(key, None)
-    _others.discard(key)
+_known: "WeakKeyDictionary[type, OptimizerKind | None]" = WeakKeyDictionary()
 
 
 def _kind_of(cls: type) -> OptimizerKind | None:

@@ -501,9 +501,9 @@ def test_a_folder_is_a_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"worker-{index}.json" for index in (0, 1, 10, 2)
     ]
-    assert tracer.load(tmp_path) == merged(*ALL)
+    assert tracer.load(tmp_path).data == merged(*ALL).data
     merged(*ALL).save(tmp_path / "all.json")
-    assert tracer.load(tmp_path / "all.json") == merged(*ALL)
+    assert tracer.load(tmp_path / "all.json").data == merged(*ALL).data
 
 
 @pytest.mark.long

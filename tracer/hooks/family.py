@@ -9,7 +9,7 @@ from tracer.core.backend import described, own_attributes
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import FRAMEWORKS, WRAPPABLE, OptimizerKind, kind_of, may_be_optimizers
+from tracer.kinds import FRAMEWORKS, WRAPPABLE, OptimizerKind, kind_of
 
 __tracebackhide__ = is_mistake
 
@@ -27,7 +27,7 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
         member, kind = todo.pop(0)
         yield member, kind
         for values in layers(list(own_attributes(member).values()), depth=4):
-            for value in values if may_be_optimizers(values) else ():
+            for value in values:
                 nested = kind_of(type(value))
                 if nested is not None and backends.name_of(nested) == name:
                     value = backend.standing_for(value)

@@ -8,8 +8,7 @@ No TensorFlow.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from operator import itemgetter
+from itertools import chain, product
 from typing import Any, Literal
 
 from msgspec import structs
@@ -93,11 +92,9 @@ class Selection:
             return entry.times * max(1, len(entry.variables))
         return entry.times * len(self.kept(entry.variables))
 
-    def count(self, block: Block) -> int:
+    def __call__(self, block: Block) -> int:
         """The count of one execution of `block`."""
         return sum(map(self.times, self.entries(block)))
-
-    __call__ = count
 
 
 def unknown_effects(data: TraceData) -> list[str]:
@@ -111,13 +108,11 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
     Usually effects were not requested; or nothing could be compared, as a note says.
     """
     if steps and not data.effects:
-        for note in unknown_effects(data):
-            raise UnknownName(f"cannot count {str(what)!r}: nothing was compared: {note}")
-        raise UnknownName(
-            f"cannot count {str(what)!r}, because the trace has no effects; ask for them with "
-            "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "
-            "--effects"
-        )
+        whys = [f"nothing was compared: {note}" for note in unknown_effects(data)] or [
+            "the trace has no effects; ask for them with tracer.wrap(optimizer, effects=True), "
+            "tracer.record(effects=True) or tracer run --effects"
+        ]
+        raise UnknownName(f"cannot count {str(what)!r}: {whys[0]}")
 
 
 def counted(data: TraceData) -> Iterator[Block]:
@@ -143,23 +138,20 @@ def select_entries(
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
 
-    def meant(noun: str, wanted: str | None, names: Iterable[str]) -> frozenset[int] | None:
-        return None if wanted is None else named(noun, wanted, [*names])
-
     optimizers = None if optimizer is None else optimizers_meant(optimizer, data.optimizers)
     if optimizers and what in OBSERVATIONS:  # effects belong to the root
         optimizers = frozenset(data.optimizers[index].root for index in optimizers)
-    replicas = meant("worker", worker, (each.worker for each in data.replicas))
-    ids = [each.id for each in data.replicas]
+    workers, ids = [each.worker for each in data.replicas], [each.id for each in data.replicas]
     if replica not in (None, *ids):
         raise unknown_name("replica", replica, sorted(set(ids)))
+    replicas = None if worker is None else named("worker", worker, workers)
     if replica is not None:
-        with_id = frozenset(index for index, id in enumerate(ids) if id == replica)
-        replicas = with_id if replicas is None else replicas & with_id
+        of_workers = range(len(ids)) if replicas is None else replicas
+        replicas = frozenset(index for index in of_workers if ids[index] == replica)
     return Selection(
         roles=ROLES[what],
         kinds=None if kind is None else frozenset({kind}),
-        methods=meant("method", method, (each.name for each in data.methods)),
+        methods=None if method is None else named("method", method, [e.name for e in data.methods]),
         variables=None if variable is None else variables_meant(variable, data.variables, objects),
         replicas=replicas,
         optimizers=optimizers,
@@ -235,8 +227,6 @@ def of_methods(methods: Iterable[int]) -> Selection:
 
 # What blocks count.
 
-_second = itemgetter(1)
-
 
 class Counts:
     """What some blocks count, by measures: in all, by any key, and in each step."""
@@ -267,21 +257,21 @@ class Counts:
         """
         counts: Counter[tuple[Any, ...]] = Counter()
         for block in self._on[None]:
-            steps: list[tuple[int | None, int]] = [(None, block.total)]
-            if "step" in keys:
-                steps = [(at, run.times) for run in block.runs for at in run.steps]
+            ran: Sequence[tuple[int | None, int]] = (
+                [(step, run.times) for run in block.runs for step in run.steps]
+                if "step" in keys
+                else [(None, block.total)]
+            )
             for entry in select.entries(block):
-                variables: list[tuple[int | None, int]]
-                variables = [(None, select.times(entry))]
-                if "variable" in keys and entry.variables:
-                    variables = [(index, entry.times) for index in select.kept(entry.variables)]
-                fields = {
-                    key: getattr(entry if key in Entry.__struct_fields__ else block, key)
-                    for key in keys
-                    if key not in ("variable", "step")
-                }
-                for fields["variable"], times in filter(_second, variables):
-                    for fields["step"], number in steps:
+                of: Sequence[tuple[int | None, int]] = (
+                    [(index, entry.times) for index in select.kept(entry.variables)]
+                    if "variable" in keys and entry.variables
+                    else [(None, select.times(entry))]
+                )
+                fields = structs.asdict(block) | structs.asdict(entry)
+                for (variable, times), (step, number) in product(of, ran):
+                    fields |= {"variable": variable, "step": step}
+                    if times:
                         counts[tuple(fields[key] for key in keys)] += times * number
         return counts
 

@@ -259,20 +259,6 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     turn: float | None = None
     """The greatest value if it is above `value` and `last`, else the least if it is below both."""
 
-    def intersect(self, steps: range) -> "RateRun | None":
-        """The part in `steps`, renumbered from step 1; None if empty.
-
-        A changing rate must be in `steps` as a whole, since its values in between are unknown.
-
-        >>> RateRun(1, 10, 0.1, 0.1).intersect(range(4, 6))
-        RateRun(first=1, count=2, value=0.1, last=0.1, values=1, turn=None)
-        """
-        first, end = max(self.first, steps.start), min(self.first + self.count, steps.stop)
-        if first >= end or (self.values > 1 and end - first < self.count):
-            return None
-        begin = first - steps.start + 1
-        return msgspec.structs.replace(self, first=begin, count=end - first)
-
 
 class Rate(msgspec.Struct, frozen=True):
     """The learning rate, or the weight decay, of a group of variables over the steps.
@@ -465,9 +451,16 @@ def with_indices(
 
 
 def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
-    """Yield the rates in `steps`, as far as known, renumbered from step 1."""
+    """Yield the rates in `steps`, as far as known, renumbered from step 1.
+
+    A run with several values must be in `steps` as a whole: it is unknown which step had which.
+    """
     for rate in rates:
-        found = (run.intersect(steps) for run in rate.runs)
-        runs = tuple(each for each in found if each is not None)
+        runs = []
+        for run in rate.runs:
+            first, end = max(run.first, steps.start), min(run.first + run.count, steps.stop)
+            if first < end and (run.values == 1 or end - first == run.count):
+                own = msgspec.structs.replace(run, first=first - steps.start + 1, count=end - first)
+                runs.append(own)
         if runs or rate.schedule:
-            yield msgspec.structs.replace(rate, runs=runs)
+            yield msgspec.structs.replace(rate, runs=tuple(runs))

@@ -92,13 +92,11 @@ class Trace:
     A filter raises `tracer.UnknownName` if the trace has nothing of that name.
     """
 
-    def __init__(
-        self,
-        data: TraceData,
-        objects: Objects = None,
-    ) -> None:
-        self._data = data
-        self._objects = objects
+    def __init__(self, data: TraceData, objects: Objects = None) -> None:
+        self.data = data
+        """All data, as the plain records of a trace file."""
+        self.objects = objects
+        """How the trace identifies an object as one of its variables."""
         self._derived: dict[Callable[[Trace], Any], Any] = {}
 
     def derived(self, make: Callable[["Trace"], T]) -> T:
@@ -109,11 +107,6 @@ class Trace:
         return made
 
     # Contents.
-
-    @property
-    def data(self) -> TraceData:
-        """All data, as the plain records of a trace file."""
-        return self._data
 
     optimizers: tuple[Optimizer, ...] = _of_data("optimizers")
     """The traced optimizers, nested ones after their root."""
@@ -144,14 +137,9 @@ class Trace:
         return tuple(map(str, self.data.notes))
 
     @property
-    def objects(self) -> Objects:
-        """How the trace identifies an object as one of its variables."""
-        return self._objects
-
-    @property
     def workers(self) -> tuple[str, ...]:
         """The names of the workers; `("",)` for a local run."""
-        return tuple(sorted({replica.worker for replica in self._data.replicas}))
+        return tuple(sorted({replica.worker for replica in self.data.replicas}))
 
     @cached_property
     def steps(self) -> int:
@@ -161,7 +149,7 @@ class Trace:
     def steps_by_replica(self) -> dict[tuple[int, int], int]:
         """The number of steps for each `(root optimizer, replica)`, as indices."""
         steps: dict[tuple[int, int], int] = defaultdict(int)
-        for block in self._data.blocks:
+        for block in self.data.blocks:
             if block.step:
                 steps[block.root, block.replica] += block.total
         return dict(steps)
@@ -169,7 +157,7 @@ class Trace:
     @cached_property
     def counts(self) -> Counts:
         """The counts of all blocks, by measures: for reports and checks."""
-        return Counts(counted(self._data), {0: self.steps})
+        return Counts(counted(self.data), {0: self.steps})
 
     # What layers above say about a trace: imported when asked for.
 
@@ -194,7 +182,7 @@ class Trace:
         Raises `tracer.TraceFileError` if the file cannot be written; an earlier file is then kept.
         """
         tracefile = import_module("tracer.model.tracefile")
-        tracefile.save(self._data, tracefile.file_at(path, self))
+        tracefile.save(self.data, tracefile.file_at(path, self))
 
     def _repr_html_(self) -> str:
         """The report, which a notebook shows for a trace in the last line of a cell."""
@@ -338,23 +326,18 @@ class Trace:
         counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
         return f"<{type(self).__name__} of {names}: {counts}{state}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trace) and self._data == other._data
-
-    __hash__ = None  # type: ignore[assignment]  # it holds dicts, like the records it is made of
-
     # Implementation.
 
     def _selected(self, what: What, filters: Mapping[str, Any]) -> tuple[Counts, Selection]:
         if what in OBSERVATIONS:
-            require_effects(self._data, what, self.steps)
+            require_effects(self.data, what, self.steps)
         for name in filters:
             if name not in _FILTERS[what]:
                 known = ", ".join(_FILTERS[what])
                 raise TypeError(f"{what} has no filter {name!r}; it has {known}")
         step = filters.get("step")
         others = {name: wanted for name, wanted in filters.items() if name != "step"}
-        selection = select_entries(self._data, self._objects, what, **others)
+        selection = select_entries(self.data, self.objects, what, **others)
         return self.counts if step is None else self.counts.within(rising(step)), selection
 
     def _total(self, what: What, **filters: Any) -> int:
@@ -363,7 +346,7 @@ class Trace:
 
     def _named(self, name: str, value: Any) -> Any:
         """The value of a key of `count`, for an index or a value of the records."""
-        data = self._data
+        data = self.data
         match name:
             case "replica":
                 return data.replicas[value].id
@@ -429,14 +412,14 @@ _asked = counting(["update", "request"], ("dense", "sparse", "none"))
 _INNER = {"_update_step_xla": "update_step"}
 """The method for which each of these only prepares the gradient, if names do not show it."""
 
-_Cells = tuple[tuple[int, Entry], ...]
-"""The counts of a variable: numbers of blocks, each with an entry without variables."""
+_Cells = frozenset[tuple[tuple[int, Entry], int]]
+"""The counts of a variable: (number of a block, entry without variables), and how often."""
 
 
 class Summary(Counts):
     """The counts of one root optimizer and its nested optimizers."""
 
-    def __init__(self, trace: Trace, root: int, counted: Sequence[Block]) -> None:
+    def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
         members = [index for index, each in enumerate(trace.optimizers) if each.root == root]
@@ -453,7 +436,8 @@ class Summary(Counts):
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        super().__init__(counted, steps_on)
+        own = (block for block in counted(trace.data) if block.root == root)
+        super().__init__(own, steps_on)
 
     @cached_property
     def workers(self) -> dict[str, list[int]]:
@@ -492,11 +476,9 @@ class Summary(Counts):
         return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""
 
     def evidence(self, kind: type[Seen]) -> Iterator[tuple[Optimizer, Seen]]:
-        """Yield the evidence of this kind, each with its optimizer."""
-        for optimizer in self.optimizers:
-            for evidence in optimizer.evidence:
-                if isinstance(evidence, kind):
-                    yield optimizer, evidence
+        """The evidence of this kind, each with its optimizer."""
+        every = ((each, own) for each in self.optimizers for own in each.evidence)
+        return ((each, own) for each, own in every if isinstance(own, kind))
 
     @cached_property
     def variables(self) -> tuple[int, ...]:
@@ -524,18 +506,16 @@ class Summary(Counts):
         If a method only prepares the gradient for another (the default
         `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), the other is meant.
         """
-        methods = self.trace.methods
-        makers = self._methods_with("update", "discarded", "zeroed")
-        if not makers:
-            makers = {index for index in self.methods if methods[index].role == "apply"}
-        by_name = {methods[index].name: index for index in self.methods}
+        names = {index: self.trace.methods[index].name for index in self.methods}
+        by_name = {name: index for index, name in names.items()}
+        applied = {index for index in names if self.trace.methods[index].role == "apply"}
         chosen: set[int] = set()
-        for maker in makers:
-            name = methods[maker].name
-            inner = by_name.get(_INNER.get(name, name.removesuffix("_duplicate_indices")), maker)
-            runs, runs_inside = (self.total(of_methods([i])) for i in (maker, inner))
+        for maker in self._methods_with("update", "discarded", "zeroed") or applied:
+            prepares = names[maker].removesuffix("_duplicate_indices")
+            inner = by_name.get(_INNER.get(prepares, prepares), maker)
+            runs, runs_inside = (self.total(of_methods([index])) for index in (maker, inner))
             chosen.add(inner if runs_inside >= runs else maker)
-        return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
+        return sorted(chosen, key=lambda index: ("sparse" in names[index], index))
 
     def outside(self, measure: Measure) -> int:
         """The part of the total that ran outside of steps."""
@@ -583,40 +563,39 @@ class Summary(Counts):
         Blocks with the same runs on a replica share one number. Entries are first grouped by their
         list of variables, as there are few different lists.
         """
-        first: dict[tuple[object, ...], int] = {}
-        times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = {}
+        first: dict[object, int] = {}
+        times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = defaultdict(Counter)
         blocks = [*self.blocks, *self.effects]
         for number, block in enumerate(blocks):
-            key = block.replica, block.runs, block.total, block.outside
-            number = first.setdefault(key, number)
+            at = first.setdefault((block.replica, block.runs, block.total, block.outside), number)
             for entry in block.entries:
                 plain = structs.replace(entry, variables=(), times=1)
-                times_of.setdefault(entry.variables, Counter())[number, plain] += entry.times
-        lists_with: dict[int, list[int]] = defaultdict(list)
+                times_of[entry.variables][at, plain] += entry.times
+        counters, lists_with = [*times_of.values()], defaultdict[int, list[int]](list)
         for index, variables in enumerate(times_of):
             for variable in variables:
                 lists_with[variable].append(index)
-        counters = list(times_of.values())
 
         @cache
-        def cells(lists: tuple[int, ...]) -> _Cells:
+        def cells(*lists: int) -> _Cells:
             times = sum((counters[index] for index in lists), Counter[tuple[int, Entry]]())
-            ordered = sorted(times, key=lambda each: (each[0], repr(each[1])))
-            return tuple((at, structs.replace(each, times=times[at, each])) for at, each in ordered)
+            return frozenset(times.items())
 
-        together: dict[tuple[bool, _Cells], list[int]] = {}
+        together: dict[tuple[bool, _Cells], list[int]] = defaultdict(list)
         for variable in self.variables:
             is_argument = self.trace.variables[variable].argument
-            alike = is_argument, cells(tuple(lists_with[variable]))
-            together.setdefault(alike, []).append(variable)
+            together[is_argument, cells(*lists_with[variable])].append(variable)
         return [
             Pattern(
-                variables,
+                alike,
                 argument,
-                (structs.replace(blocks[at], entries=(each,)) for at, each in parts),
+                (
+                    structs.replace(blocks[at], entries=(structs.replace(entry, times=times),))
+                    for (at, entry), times in parts
+                ),
                 self.steps_on,
             )
-            for (argument, parts), variables in together.items()
+            for (argument, parts), alike in together.items()
         ]
 
     @cached_property
@@ -641,9 +620,5 @@ def summaries_of(trace: Trace) -> list[Summary]:
 
 
 def _summaries(trace: Trace) -> tuple[Summary, ...]:
-    blocks: dict[int, list[Block]] = {
-        index: [] for index, optimizer in enumerate(trace.optimizers) if optimizer.root == index
-    }
-    for block in counted(trace.data):
-        blocks[block.root].append(block)
-    return tuple(Summary(trace, root, own) for root, own in blocks.items())
+    roots = (index for index, optimizer in enumerate(trace.optimizers) if optimizer.root == index)
+    return tuple(Summary(trace, root) for root in roots)
