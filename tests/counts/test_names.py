@@ -161,7 +161,7 @@ def check_names(trace: Trace, variables: list[Any], counts: list[int], steps: ra
     for variable, name, count in zip(variables, names, counts, strict=True):
         assert trace.updates(variable=name, step=steps) == count
         assert trace.updates(variable=variable, step=steps) == count
-        if trace._objects:  # a loaded trace knows names only
+        if trace.objects:  # a loaded trace knows names only
             for each in (odometers.raw(variable), *odometers.components(variable)):
                 assert trace.updates(variable=each, step=steps) == count
 
