@@ -9,10 +9,6 @@ from importlib import import_module, util
 from typing import Any
 from unittest import mock
 
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
-
 import tracer
 from tracer.errors import Mistake
 
@@ -37,8 +33,7 @@ def main() -> None:
     optimizers = {f"Keras {keras.__version__.split('.')[0]}": keras.optimizers.Adam}
     if util.find_spec("tf_keras") is not None:
         optimizers["tf_keras"] = import_module("tf_keras").optimizers.legacy.Adam
-    numbers = (Column(name, justify="right") for name in ("executions", "a mock says"))
-    table = Table("Adam of", "method", *numbers, box=box.SIMPLE)
+    rows = [("Adam of", "method", "executions", "a mock says")]
     for label, optimizer in optimizers.items():
         plain = {name: getattr(optimizer, name) for name in METHODS if hasattr(optimizer, name)}
         with tracer.record() as recording:
@@ -47,14 +42,12 @@ def main() -> None:
         with mock.patch.multiple(optimizer, **mocks):
             _train(optimizer)
         for name, calls in mocks.items():
-            executions = recording.trace().executions(name)
-            table.add_row(label, name, str(executions), str(calls.call_count))
-    Console(width=80).print(
-        "16 steps each time, of 5 variables: an embedding and two dense layers.",
-        table,
-        "A mock sees Python calls: Python runs while a graph is traced, not when it runs.",
-        sep="\n",
-    )
+            counted = str(recording.trace().executions(name))
+            rows.append((label, name, counted, str(calls.call_count)))
+    print("16 steps each time, of 5 variables: an embedding and two dense layers.\n")
+    for label, name, counted, mocked in rows:
+        print(f"  {label:8}   {name:22}   {counted:>10}   {mocked:>11}")
+    print("\nA mock sees Python calls: Python runs while a graph is traced, not when it runs.")
 
 
 def _train(optimizer: Any) -> None:

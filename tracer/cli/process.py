@@ -57,9 +57,9 @@ class Process:
         self._command = command
         self._status: int | None = None
         self._error = ""
-        self._forked = False
+        self._forked = threading.Event()
         self._follows = children
-        at_fork(after_in_parent=self._note_fork)
+        at_fork(after_in_parent=self._forked.set)
         self._report = report
         self._id = os.getpid()
         self._started = time.time()
@@ -74,7 +74,7 @@ class Process:
         data = self._recording.trace().data
         times = os.times()  # a process that took no time trained nothing
         started = not self._follows and times.children_user + times.children_system > 0
-        if (self._forked or started) and not (data.optimizers or data.processes):
+        if (self._forked.is_set() or started) and not (data.optimizers or data.processes):
             data = replace(data, notes=(*data.notes, Note(ELSEWHERE)))
         program = Program(
             self._command or sys.argv[0],
@@ -88,10 +88,8 @@ class Process:
 
     def _snapshot(self) -> Trace | None:
         trace = self.trace()
-        return trace if trace.optimizers or self._forked or self._command else None
-
-    def _note_fork(self) -> None:
-        self._forked = True
+        known = self._command or self._forked.is_set() or trace.optimizers
+        return trace if known else None
 
     def note(self, error: BaseException) -> None:
         """Note that this exception ended the program."""
@@ -135,11 +133,9 @@ class Autosave:
         seconds: float,
     ) -> None:
         self._snapshot, self._place, self._seconds = snapshot, place, seconds
-        self._reading = threading.Lock()
-        self._ended = threading.Event()
+        self._reading, self._ended = threading.Lock(), threading.Event()
         self._warned = False
         self._written: Path | None = None
-        self._last: Path | None = None
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
         self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
@@ -150,33 +146,35 @@ class Autosave:
         self._ended.set()
         self._thread.join(timeout=_LONGEST_WAIT)
         if self._thread.is_alive():
-            self._warn(f"the trace was not written: no answer in {_LONGEST_WAIT} s")
-        return self._last
+            self._warn(f"no answer in {_LONGEST_WAIT} s")
+        return self._written
 
     def _run(self) -> None:
         pause = 0.05
         while not self._ended.is_set():
             began = time.monotonic()
-            self._write(finished=False)
+            self._save(finished=False)
             took = time.monotonic() - began
             pause = min(2 * pause, max(took, self._seconds - 2 * took))  # short at first
             self._ended.wait(pause)
-        self._last = self._write(finished=True)
+        self._save(finished=True)
 
-    def _write(self, *, finished: bool) -> Path | None:
-        """Save the file; returns its path, None if there is no trace or saving failed."""
+    def _save(self, *, finished: bool) -> None:
+        """Save the file and keep its path; None if there is no trace or saving failed."""
+        before, self._written = self._written, None
         try:
             with self._reading:
                 trace = self._snapshot()
-            return None if trace is None else self._save(trace, finished)
+            if trace is not None:
+                self._written = self._saved(trace, finished)
+            if before and self._written not in (None, before):
+                before.unlink(missing_ok=True)  # then it was not known yet that there are several
         except Exception as error:  # no exception may reach the program
-            self._warn(f"the trace was not written: {type(error).__name__}: {error}")
-        return None
+            self._warn(f"{type(error).__name__}: {error}")
 
-    def _save(self, trace: Trace, finished: bool) -> Path:
+    def _saved(self, trace: Trace, finished: bool) -> Path:
         path = self._place(trace)
-        with tracefile.refused(path, "written"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if tracefile.is_other(path):
             raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
         if (other := tracefile.launch_of(path)) and other.saved and launches.is_running(other):
@@ -186,15 +184,14 @@ class Autosave:
         tracefile.save(
             replace(trace.data, finished=finished, programs=programs, launch=launch), path
         )
-        before, self._written = self._written, path
-        if before and before != path:
-            before.unlink(missing_ok=True)  # then it was not known yet that there are several
         return path
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            say(f"{reason} (the program goes on; this is not said again)")
+            say(
+                f"the trace was not written: {reason} (the program goes on; this is not said again)"
+            )
 
     def _hold(self) -> None:
         self._held = self._reading.acquire(timeout=5)
