@@ -161,7 +161,8 @@ def value_of(variable: Any, most: int) -> Any:
     if not isinstance(handle, compat.EagerTensor):
         return None  # no handle, or one in a v1 graph
     size = whole.shape.num_elements()  # None if it may have any shape
-    return compat.value_in(handle, whole.dtype) if size and size <= most else None
+    value = compat.value_in(handle, whole.dtype) if size and size <= most else None
+    return value if value is not None and value.size == size else None  # not set yet
 
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
