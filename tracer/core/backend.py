@@ -135,15 +135,16 @@ class Variables:
         self._plain: list[Variable] = []
         self._row: Callable[[Any], Variable] = root.backend.row
 
-    def index(self, variable: Any, graph: Any) -> int:
+    def index(self, variable: Any, graph: Any, named: Any = None) -> int:
         """Return the index of `variable`, or of the argument that it stands for in `graph`.
 
-        The first request assigns the index.
+        The first request assigns the index, and the name: that of `named`, an object around the
+        variable, if there is one.
         """
         known = self._known(variable)
         if known is not None:
             return known
-        row = self._row(variable)
+        row = self._row(variable if named is None else named)
         with self._lock:
             known = self._known(variable)
             if known is not None:  # another thread has added it meanwhile

@@ -86,15 +86,18 @@ def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger run its ops in NumPy."""
     compat = SimpleNamespace(
         constant=tensor,
-        control_dependencies=lambda ops: nullcontext(),
-        device=lambda device: nullcontext(),
         make_variable=Variable,
         outside_of_graphs=nullcontext,
         stop_recording=nullcontext,
         value_in=lambda variable, dtype: variable.value.copy(),
     )
     module = SimpleNamespace(
-        constant=tensor, int64=np.int64, name_scope=lambda name: nullcontext(), uint64=np.uint64
+        constant=tensor,
+        control_dependencies=lambda ops: nullcontext(),
+        device=lambda device: nullcontext(),
+        int64=np.int64,
+        name_scope=lambda name: nullcontext(),
+        uint64=np.uint64,
     )
     monkeypatch.setattr(ledger, "compat", compat)
     monkeypatch.setattr(ledger, "_raw", Ops)

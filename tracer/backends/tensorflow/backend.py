@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from tracer.backends.keras.backend import KerasBackend, above_traced
 from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, functions, places, variables
@@ -67,7 +69,7 @@ class TensorFlowBackend(KerasBackend):
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
         if gradient is None:
             return "none"
-        return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
+        return "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense"
 
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function that contains `graph`."""

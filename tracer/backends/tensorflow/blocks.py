@@ -21,14 +21,15 @@ nothing. Nobody takes it while holding another lock of the recorder.
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+import tensorflow as tf
+
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, frames_around
-from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import (
     any_is_inside,
@@ -41,9 +42,9 @@ from tracer.backends.tensorflow.ledger import Ledger
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
-from tracer.core.counters import CountedBlock
+from tracer.core.counters import CountedBlock, Counters
 from tracer.core.interrupts import suppress_faults
-from tracer.core.log import APPLYING, UNIT, WITHIN
+from tracer.core.log import APPLYING, UNIT, WITHIN, Reading
 from tracer.core.tracings import Part
 from tracer.model.evidence import Evidence, NeverAssigned
 from tracer.model.words import times
@@ -59,6 +60,54 @@ _NO_OP = (
     "function; its steps are not counted, and updates that run count outside any step; return "
     "tf.group(result) to count both, from tf.compat.v1.train or tf_keras.optimizers.legacy"
 )
+
+
+_FULL = 1 / 8
+"""A journal fuller than this is drained: it must have room until the next look."""
+CALLS = 512
+"""After how many calls of functions without loops to look: each writes one row to a journal."""
+
+
+class LedgerCounters(Counters):
+    """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledgers: dict[int, Ledger] = {}
+        self.calls = 0
+        """The calls of functions since the last look."""
+        self.repeats = False
+        """Whether one call of a function may write several rows to a journal."""
+
+    def ledger(self, replica: int, device: str) -> Ledger:
+        """The ledger of a replica; created on `device` if there is none."""
+        with self.lock:
+            ledger = self.ledgers.get(replica)
+            if ledger is None:
+                self.in_programs = True
+                ledger = self.ledgers[replica] = Ledger(device, self.clocks[replica].begun())
+                self.clocks[replica] = ledger.clock
+            return ledger
+
+    def called(self) -> None:
+        """Drain the journals that are getting full; called when functions with counters are called.
+
+        No journal may overflow between two looks, and training must not wait. Without loops, some
+        hundred calls are few rows. With loops, each call looks.
+        """
+        self.calls += 1
+        if (self.repeats or self.calls >= CALLS) and self.lock.acquire(blocking=False):
+            try:
+                for ledger in list(self.ledgers.values()):
+                    ledger.look(_FULL)
+                self.calls = 0
+            finally:
+                self.lock.release()
+
+    def _read_programs(
+        self, last: Mapping[int, int]
+    ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
+        return {replica: ledger.read(last[replica]) for replica, ledger in self.ledgers.items()}
 
 
 class GraphBlocks(backend.Blocks):
@@ -166,7 +215,7 @@ class GraphBlocks(backend.Blocks):
             self._note(_NO_OP)
             return
         begins = compat.call_before(partial(self._move_in_session, 1), call.site_notes)
-        with compat.control_dependencies(ends):
+        with tf.control_dependencies(ends):
             callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
@@ -238,7 +287,9 @@ class GraphBlocks(backend.Blocks):
         ledger, calls = self.counters.ledgers[replica], self._calls_under_way
         try:
             place = current_place()
-            call = parent_of("apply", place, replica, calls.stack(), compat.has_strategy(), calls)
+            call = parent_of(
+                "apply", place, replica, calls.stack(), tf.distribute.has_strategy(), calls
+            )
             flags = APPLYING if call is not None and call.applying is not None else 0
             if place is not EAGER:
                 self.counters.repeats |= compat.may_repeat(place.graph)
@@ -259,7 +310,7 @@ class GraphBlocks(backend.Blocks):
         This runs at each call of a function and must be fast; it is nearly always True.
         """
         calls = self._calls_under_way
-        if calls.steps or calls.stack() or not compat.in_eager():
+        if calls.steps or calls.stack() or not tf.executing_eagerly():
             return False
         self._function_called()
         return True

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
 from tracer.backends.tensorflow import compat, functions
@@ -79,7 +80,7 @@ class Callers(Paths):
         path to a block in the graph of a Session begins with the graph.
         """
         frames = frames_around(sys._getframe(1))
-        outermost = compat.graphs_around(compat.current_graph())[-1]
+        outermost = compat.graphs_around(tf.compat.v1.get_default_graph())[-1]
         name = SESSION_GRAPH if in_session else compat.function_name(outermost)
         place = len(frames) if in_session else outermost_tracing(frames)
         around, within = self.of(frames[place + 1 :]), self.of(frames[:place])

@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as eager_context, record
 from tensorflow.python.eager.polymorphic_function import (
     saved_model_utils,
 )
-from tensorflow.python.framework import func_graph, indexed_slices, ops
+from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import (
     control_flow_v2_func_graphs,
     resource_variable_ops,
@@ -34,17 +34,10 @@ from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_from
 from tracer.core.late_wrap import SESSION_GRAPH
 
-Tensor = tf.Tensor
 EagerTensor = ops.EagerTensor
 Graph = ops.Graph
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
-IndexedSlices = indexed_slices.IndexedSlices
-control_dependencies = ops.control_dependencies
-current_graph = ops.get_default_graph
-device = ops.device
-in_eager = eager_context.executing_eagerly
-has_strategy = distribute_lib.has_strategy
 eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
 as_trackable = data_structures.wrap_or_unwrap
@@ -64,19 +57,19 @@ def outside_of_graphs() -> Iterator[None]:
 
 def value_in(handle: Any, dtype: Any) -> Any:
     """The value of the variable with this handle, as an array, even while a graph is built."""
-    with nullcontext() if in_eager() else outside_of_graphs():
+    with nullcontext() if tf.executing_eagerly() else outside_of_graphs():
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
 def make_variable(initial: Any, where: str) -> Any:
-    """Create a variable on the device `where`, hidden from creator scopes, strategies, checkpoints.
+    """Create an int64 variable on a device, hidden from creator scopes, strategies, checkpoints.
 
     A direct call of `ResourceVariable` bypasses the creator stack of `tf.Variable`
     (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
     """
     with outside_of_graphs(), ops.device(where):
         return resource_variable_ops.ResourceVariable(
-            initial, trainable=False, name="optimizer_tracer"
+            initial, dtype=tf.int64, trainable=False, name="optimizer_tracer"
         )
 
 

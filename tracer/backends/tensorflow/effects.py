@@ -58,7 +58,7 @@ def value_of(own: Any) -> Any:
     While the value is held, ops that write to the variable use other memory
     (`kernels/training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
     """
-    with compat.device(str(own.device or "")), compat.stop_recording():
+    with tf.device(str(own.device or "")), compat.stop_recording():
         return _raw.ReadVariableOp(resource=own.handle, dtype=tf.as_dtype(own.dtype).base_dtype)
 
 
@@ -72,7 +72,7 @@ def answers(held: Sequence[Held]) -> list[Any]:
     for each in held:
         now = value_of(each.own)
         kind, is_float = _UNSIGNED[now.dtype.size], now.dtype in _FLOATING
-        with compat.device(str(each.own.device or "")), compat.stop_recording():
+        with tf.device(str(each.own.device or "")), compat.stop_recording():
             before, after = (_raw.Bitcast(input=value, type=kind) for value in (each.value, now))
             differ = _any(_raw.NotEqual(x=before, y=after))
             unchanged.append(_raw.LogicalNot(x=differ))
@@ -139,7 +139,7 @@ class Effects(EffectLogs):
     def count(self, call: Step, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
         """Add the comparison of a step to the current graph, after its updates, the ops `work`."""
         held, variables = _of_replica(call, replica)
-        with compat.control_dependencies(work):
+        with tf.control_dependencies(work):
             row = row_of(stamp, answers(held))
         key = replica, variables
         if key not in self._journals:

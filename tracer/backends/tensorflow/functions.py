@@ -10,7 +10,6 @@ Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows the
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Set
-from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -24,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function import (
     polymorphic_function,
     tf_method_target,
 )
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import auto_control_deps_utils, func_graph
 
 from tracer.backends.tensorflow.compat import (
     EagerTensor,
@@ -183,15 +182,6 @@ def author_of(code: CodeType, line: int) -> Line | None:
 
 # The variables that graphs write to.
 
-_READS = (
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "VariableShape",
-    "VarIsInitializedOp",
-    "Identity",
-)
-
 
 class Written(NamedTuple):
     """The variables that a graph writes to."""
@@ -220,7 +210,7 @@ def written_so_far(graph: Any) -> Written:
     origin = origins(graph)
     inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*origin}
     operations = graph.get_operations() if inside else ()
-    written = inside & {id(tensor) for op in operations for tensor in written_inputs(op).values()}
+    written = inside & {id(tensor) for op in operations for tensor in written_inputs(op)}
     captured = frozenset(id(_handle(origin[each], origin)) for each in written if each in origin)
     tensors = (tensor for op in graph.get_operations() for tensor in op.outputs)
     return Written(captured, bool(written), max((each._id for each in tensors), default=0))
@@ -241,20 +231,14 @@ def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
     return tensor
 
 
-def written_inputs(op: Any) -> dict[int, Any]:
-    """The resource inputs of an op, by position, that the op may write to.
+def written_inputs(op: Any) -> list[Any]:
+    """The resource inputs of an op that the op may write to.
 
-    A call, a branch or a loop only reads inputs that TensorFlow marked as read-only
-    (`framework/auto_control_deps_utils.py`).
+    A call, a branch or a loop only reads inputs that TensorFlow marked as read-only.
     """
-    if op.type in _READS:
-        return {}
-    found = {place: each for place, each in enumerate(op.inputs) if each.dtype == tf.resource}
-    if found:
-        with suppress(ValueError):
-            for place in op.get_attr("_read_only_resource_inputs"):
-                found.pop(place, None)
-    return found
+    if op.type in ("Identity", "VarIsInitializedOp"):
+        return []
+    return list(auto_control_deps_utils.get_read_write_resource_inputs(op)[1])
 
 
 def origins(graph: Any) -> dict[int, Any]:
@@ -271,7 +255,7 @@ def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> b
     """
     if "PyFunc" in op.type or (op._is_stateful and runs_functions(op)):
         return True
-    written = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
+    written = [_handle(tensor, origin) for tensor in written_inputs(op)]
     return any(each is None or id(each) in handles for each in written)
 
 

@@ -74,11 +74,11 @@ class DeviceClock(Clock):
 
     def __init__(self, device: str, begun: int = 0) -> None:
         self.device = device
-        self.variable = _variable([(begun + 1) * UNIT, 0, 0], device)
+        self.variable = compat.make_variable([(begun + 1) * UNIT, 0, 0], device)
 
     def take(self) -> int:
         """Take the number of a step that begins outside every graph."""
-        with compat.outside_of_graphs(), compat.device(self.device):
+        with compat.outside_of_graphs(), tf.device(self.device):
             return int(self.take_in_graph(tf.constant(1, tf.uint64))) // UNIT
 
     def take_in_graph(self, numbers: Any) -> Any:
@@ -109,7 +109,8 @@ class Journal:
         self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must reach each cell
         self._taken_out = taken_out
         self._clock = DeviceClock(device)
-        self._ring = _variable(np.zeros((self._rows, width) if width else self._rows), device)
+        shape = (self._rows, width) if width else (self._rows,)
+        self._ring = compat.make_variable(np.zeros(shape, np.int64), device)
         self.lost = 0
         """How many rows were overwritten before they were drained."""
         self._drained = 0
@@ -122,9 +123,9 @@ class Journal:
     def write(self, row: Any, after: Sequence[Any] = ()) -> None:
         """Add ops to the current graph that write a row after the ops `after`."""
         with _added(self._device):
-            with compat.device(_host_of(self._device)):
+            with tf.device(_host_of(self._device)):
                 one = tf.constant(1, tf.uint64)
-            with compat.control_dependencies(after):
+            with tf.control_dependencies(after):
                 place = self._clock.take_in_graph(one)
             cell = _raw.FloorMod(x=place, y=tf.constant(self._rows, tf.int64))
             tag = _raw.Mul(x=place, y=tf.constant(_TAG, tf.int64))
@@ -178,14 +179,10 @@ class Journal:
         return [self._clock.variable, self._ring]
 
     def _rows_at(self, places: Any) -> Any:
-        with compat.outside_of_graphs(), compat.device(self._device):
+        with compat.outside_of_graphs(), tf.device(self._device):
             cells = tf.constant((places * UNIT % self._rows).astype(np.int64))
             rows = _raw.ResourceGather(resource=self._ring.handle, indices=cells, dtype=tf.int64)
         return np.asarray(rows.numpy()).view(np.uint64)
-
-
-def _variable(initial: Any, device: str) -> Any:
-    return compat.make_variable(np.asarray(initial, np.int64), device)
 
 
 class Use:
@@ -213,13 +210,11 @@ class _BlockCounter:
         self.use = Use(number, 0)
         self.lifetime: ref[Any] | None = None
 
-    def release(self) -> None:
-        """Note that the graph is gone."""
+    def reuse(self) -> None:
+        """Begin to count for another graph: the one before is gone."""
         self.journal.drain()
-        total = self.journal.written()
-        self.use.released = total
-        self.use = Use(self.use.number, total)
-        self.lifetime = None
+        self.use.released = self.journal.written()
+        self.use = Use(self.use.number, self.use.released)
 
     def reading(self) -> Reading:
         """The steps in which it ran."""
@@ -244,7 +239,6 @@ class Ledger:
         self._blocks: list[_BlockCounter] = []
         self._auxiliary: list[Journal] = []
         self._idle: dict[Hashable, list[_BlockCounter]] = defaultdict(list)
-        self._dropped: deque[_BlockCounter] = deque()
         self._lock = locks.new_lock("ledger")
 
     def enclosing_step(
@@ -272,10 +266,10 @@ class Ledger:
         It is new if there is no enclosing step.
         """
         with _added(self.device):
-            with compat.device(_host_of(self.device)):
+            with tf.device(_host_of(self.device)):
                 alone = _raw.Equal(x=enclosing, y=tf.constant(0, tf.int64))
                 numbers = _raw.Cast(x=alone, DstT=tf.uint64)
-            with compat.control_dependencies(after):
+            with tf.control_dependencies(after):
                 new = self.clock.take_in_graph(numbers)
             return _raw.SelectV2(condition=alone, t=new, e=enclosing)
 
@@ -288,7 +282,7 @@ class Ledger:
         """
         with self._lock:
             block = self._take_block(key)
-            block.lifetime = ref(lifetime, lambda _: self._dropped.append(block))
+            block.lifetime = ref(lifetime, lambda _: self._idle[key].append(block))
         block.journal.write(stamp, after)
         return block.use
 
@@ -329,12 +323,10 @@ class Ledger:
         return [*(block.journal for block in self._blocks), *self._auxiliary]
 
     def _take_block(self, key: Hashable) -> _BlockCounter:
-        while self._dropped:
-            block = self._dropped.popleft()
-            block.release()
-            self._idle[block.key].append(block)
         if self._idle[key]:
-            return self._idle[key].pop()
+            block = self._idle[key].pop()
+            block.reuse()
+            return block
         block = _BlockCounter(key, len(self._blocks), self.device, self._rows)
         self._blocks.append(block)
         return block
@@ -343,7 +335,7 @@ class Ledger:
 @contextmanager
 def _added(device: str) -> Iterator[None]:
     """Add ops to a user's graph without changing the names or gradients of the user's ops."""
-    with compat.device(device), compat.stop_recording(), tf.name_scope("optimizer_tracer"):
+    with tf.device(device), compat.stop_recording(), tf.name_scope("optimizer_tracer"):
         yield
 
 

@@ -13,6 +13,8 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 from dataclasses import dataclass, field
 from typing import Any
 
+import tensorflow as tf
+
 from tracer.backends.tensorflow import callers, compat
 from tracer.core.calls import (
     EAGER,
@@ -48,7 +50,7 @@ class Extra:
 def requested(step: Step, gradient: Any) -> None:
     """Keep the first gradient of a step in a graph: its tensor, if it is in the graph."""
     values = getattr(gradient, "values", gradient)  # of IndexedSlices
-    is_in_graph = isinstance(values, compat.Tensor) and not isinstance(values, compat.EagerTensor)
+    is_in_graph = isinstance(values, tf.Tensor) and not isinstance(values, compat.EagerTensor)
     if step.extra.gradient is None and is_in_graph:
         step.extra.gradient = values
 
@@ -65,7 +67,7 @@ def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> boo
         distributed, parent = False, top
         replica = _replica_of(role, top, distributed) if role == "apply" else top.replica
     else:
-        distributed = compat.has_strategy()
+        distributed = tf.distribute.has_strategy()
         if distributed or top is not None or place is not EAGER:
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
@@ -81,7 +83,7 @@ def eager_replica(replica: int) -> int | None:
 
     `replica` is the replica of the step.
     """
-    if not compat.in_eager():
+    if not tf.executing_eagerly():
         return None
     number = compat.update_replica_id()
     return replica if number is None else number
@@ -150,8 +152,8 @@ def step_around(call: Call | None, replica: int, calls_under_way: CallsUnderWay)
 
 def current_place() -> Place:
     """The place of calls that this thread makes now."""
-    if compat.in_eager():
+    if tf.executing_eagerly():
         return EAGER
-    graph = compat.current_graph()
+    graph = tf.compat.v1.get_default_graph()
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
     return Place(graph, branch, compat.called_graph(graph))

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from tracer.backends.tensorflow import compat
 from tracer.core import backend
 from tracer.core.reachable import layers
@@ -21,32 +19,22 @@ _TRACED_PER_VARIABLE = "_update_step_xla"
 class VariableTable(backend.Variables):
     """The variables of TensorFlow.
 
-    One that a Keras 3 variable holds gets its path when an optimizer gets the Keras variable.
+    One that a Keras 3 variable holds has its path if an optimizer gets the Keras variable first.
     """
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._root = root
         self._arguments: dict[str, _Argument] = {}
-        self._named: set[int] = set()
-        """Variables that have the path of their Keras variable."""
 
-    def index(self, variable: Any, graph: Any) -> int:
+    def index(self, variable: Any, graph: Any, named: Any = None) -> int:
         """The index of `variable`, or of the argument that it is in `graph`."""
         own = canonical(variable)
         if isinstance(graph, compat.FuncGraph):
             argument = self._argument_name(variable, graph)
             if argument is not None:
                 return self._argument(argument, own)
-        known = self._known(own)
-        if known is None:
-            known = super().index(own, graph)
-        if variable is not own and known not in self._named and _is_keras3(variable):
-            path = str(variable.path)  # code of the program, perhaps
-            with self._lock:
-                self._named.add(known)
-                self._plain[known] = msgspec.structs.replace(self._plain[known], name=path)
-        return known
+        return super().index(own, graph, variable if _is_keras3(variable) else None)
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`; else None.
