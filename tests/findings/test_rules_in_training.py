@@ -486,7 +486,7 @@ def test_what_comes_of_a_scale_that_falls(bad_steps: int) -> None:
     finding = one(tracer.trace_of(optimizer), "steps-skipped")
     train(tf.constant(0.0))  # the gradient of a loss of which nothing is left
     assert (scale == 0) == (bad_steps == 150) == bool(np.isnan(kernel.numpy()).all())
-    fallen = f"has fallen to {scale:g}: at 0, a finite gradient makes the weights NaN."
+    fallen = f"the scale has fallen to {scale:g}."
     assert ("in a row." if bad_steps == 15 else fallen) in finding.text
 
 

@@ -25,15 +25,14 @@ from tracer.model.words import DIALECTS, listed, plural
 
 MAX_CASES = 3  # the most cases of variables that are reported one by one
 MAX_NAMES = 3  # the most variables named in a sentence
-_SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
 
 class Case(Struct, frozen=True):
     """A case of a rule; `severity` and `advice` default to the rule's."""
 
     text: str
-    """A sentence, which may have `{which}` for the variables, `{were}`, `{have}`, `{them}` and
-    `{their}`; `{of}` for the optimizer, and `{made}` for the line that made it."""
+    """A sentence, which may have `{which}` for the variables, `{were}`, `{them}` and `{their}`;
+    `{of}` for the optimizer, and `{made}` for the line that made it."""
     advice: str = ""
     severity: Severity | None = None
     variables: tuple[int, ...] = ()
@@ -113,21 +112,23 @@ class Rule:
 
 def _filled(summary: Summary, case: Case, variables: Iterable[int]) -> str:
     """The text of a case, with the names of its variables."""
-    own, of = names_of(summary, sorted(variables)), of_optimizer(summary)
-    names = own or case.names
-    which = names_in_short(names, of if own else "", summary.dialect.variable)
-    text = case.text
-    for many, one in _SINGULAR.items():
-        text = text.replace(f"{{{many}}}", plural(len(names), one, many))
-    for field, words in {"of": of, "made": made_in(summary), "which": which}.items():
-        text = text.replace(f"{{{field}}}", words)
+    own, of, root = (
+        names_of(summary, sorted(variables)),
+        of_optimizer(summary),
+        summary.optimizers[0],
+    )
+    names, text = own or case.names, case.text
+    words = {
+        "were": plural(len(names), "was", "were"),
+        "them": plural(len(names), "it", "them"),
+        "their": plural(len(names), "its", "their"),
+        "of": of,
+        "made": f" ({root.name} was made in {root.made})" if root.made else "",
+        "which": names_in_short(names, of if own else "", summary.dialect.variable),
+    }
+    for field, word in words.items():
+        text = text.replace(f"{{{field}}}", word)
     return text
-
-
-def made_in(summary: Summary) -> str:
-    """` (Adam was made in train.py:12)`, for the end of a sentence; empty if unknown."""
-    root = summary.optimizers[0]
-    return f" ({root.name} was made in {root.made})" if root.made else ""
 
 
 RULES: list[Rule] = []

@@ -75,11 +75,11 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "the step{of} trains only what was trainable before"
     )
     late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
-    known = [*summary.optimizers[0].never_passed, *_names(summary, late)]
-    when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
-    advice = own("never-passed:list") if all("[" in name for name in known) else ""
-    if known:
-        yield Case(f"{{which}} {when}.", advice, names=tuple(dict.fromkeys(known)))
+    names = tuple(dict.fromkeys([*summary.optimizers[0].never_passed, *_names(summary, late)]))
+    own = summary.dialect.advice
+    if names:
+        advice = own("never-passed:list") if all("[" in name for name in names) else ""
+        yield Case(f"{{which}} {own('never-passed:when', thawed)}.", advice, names=names)
 
 
 def _names(summary: Summary, records: Iterable[NotUpdated]) -> list[str]:
@@ -133,6 +133,7 @@ def _updated_after(summary: Summary, step: int, variables: Iterable[int]) -> tup
     )
 
 
+_FROZEN = "all variables of the model are frozen"
 _NEVER_CALLS = "train_step never calls its apply_gradients"
 _APPLY = (
     "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in train_step."
@@ -158,40 +159,32 @@ _THAW = (
     needs=("complete", "finished"),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
-    root = summary.optimizers[0]
-    fitted = any(isinstance(evidence, Fitted) for evidence in root.evidence)
+    trace, root = summary.trace, summary.optimizers[0]
+    name, whys = f"{root.name} ({class_of(root)})", {own.why for _, own in summary.evidence(NoStep)}
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.replicas and not any(
-        optimizer.iterations for optimizer in summary.optimizers
-    )
-    whys = {own.why for _, own in summary.evidence(NoStep)}
-    frozen = "all frozen" in whys
     loaded = "from config" in whys or any(own.begin for _, own in summary.evidence(Iterations))
-    trained = any(other.total(updates) for other in summaries_of(summary.trace))
-    if fitted and idle:
-        why = "all variables of the model are frozen" if frozen else _NEVER_CALLS
+    idle = not (summary.replicas or any(each.iterations for each in summary.optimizers))
+    trained = any(other.total(updates) for other in summaries_of(trace)) or root.failures
+    idles = not trained and has_all_workers(trace)  # other ranks may train
+    if idle and any(summary.evidence(Fitted)):
+        why, advice = (_FROZEN, _THAW) if "all frozen" in whys else (_NEVER_CALLS, _APPLY)
         yield Case(
-            f"fit or train_on_batch trained a model that was compiled with {root.name} "
-            f"({class_of(root)}), but the optimizer made no step: {why}.",
-            _THAW if frozen else _APPLY,
+            f"fit or train_on_batch trained a model that was compiled with {name}, but the "
+            f"optimizer made no step: {why}.",
+            advice,
         )
     elif idle and "gradients came" in whys:
         yield Case(
-            f"{root.name} ({class_of(root)}) made no step, though its parameters got gradients.",
+            f"{name} made no step, though its parameters got gradients.",
             "Call its step after backward, or leave it out.",
         )
-    elif trained or root.failures:
-        return
-    elif summary.steps and reason(summary) == NOTHING_PASSED:
-        if not has_all_workers(summary.trace):
-            return  # another rank may train them
-        steps = some(summary.steps, "step")
+    elif idles and summary.steps and reason(summary) == NOTHING_PASSED:
         yield Case(
-            f"{root.name} ({class_of(root)}) made {steps}, and nothing was passed in any of them.",
+            f"{name} made {some(summary.steps, 'step')}, and nothing was passed in any of them.",
             "Check which variables it gets, and whether they are trainable.",
         )
-    elif built and idle and not loaded:
-        yield Case(f"{root.name} ({class_of(root)}) was built for its variables, but made no step.")
+    elif built and idle and not (loaded or trained):
+        yield Case(f"{name} was built for its variables, but made no step.")
 
 
 @rule(
@@ -250,12 +243,9 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
 def optimizer_renewed(summary: Summary) -> Iterator[Case]:
     trace, first = summary.trace, summary.optimizers[0]
     for optimizer, renewed in summary.evidence(StateRenewed) if trace.complete else ():
-        text = (
-            f"{optimizer.name} started from zero in each of {some(renewed.steps, 'step')}: the "
-            "state that update returned was never passed to the next step."
-        )
         yield Case(
-            text,
+            f"{optimizer.name} started from zero in each of {some(renewed.steps, 'step')}: the "
+            "state that update returned was never passed to the next step.",
             "Pass each step the state that the previous one returned, and call init once, "
             "before the loop. If each step is meant to start from zero, as the only step of "
             "an inner loop or of a candidate, there is nothing to do.",
@@ -375,16 +365,16 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     longest = max(last - first + 1 for first, last in streaks)
     row = f", up to {longest:,} in a row" if longest > 1 else ""
     which = f"the first is step {begin:,}{row}" if number > 1 else f"step {begin:,}"
-    known = (scale.settings.get("initial_scale"), _FIRST_SCALE)
-    initial = next(each for each in known if isinstance(each, int | float) and each >= 1)
+    initial = scale.settings.get("initial_scale")
+    initial = initial if isinstance(initial, int | float) and initial >= 1 else _FIRST_SCALE
     # No scale helps: the gradients are inf or NaN at any, down to 1.
     hopeless = longest > ceil(log2(initial)) or longest == steps
-    now, fell = scale.settings.get("dynamic_scale"), ""
-    if hopeless and isinstance(now, int | float) and now < 1:  # Keras 3 has no limit
-        fell = f"; the scale has fallen to {now:g}: at 0, a finite gradient makes the weights NaN"
+    now = scale.settings.get("dynamic_scale")
+    is_low = hopeless and isinstance(now, int | float) and now < 1  # Keras 3 has no limit
     yield Case(
         f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
-        f"{plural(number, 'was', 'were')} skipped by {by}: {which}{fell}.",
+        f"{plural(number, 'was', 'were')} skipped by {by}: {which}"
+        f"{f'; the scale has fallen to {now:g}' if is_low else ''}.",
         _OTHERS.get(by, _GOES_ON).format(summary.dialect.find_nan),
         "warning" if hopeless else "info",
         step=begin,
@@ -444,10 +434,8 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
     group = summary.timeline(reached, replica=replica).within(last + 1, steps)
     left = sum(number * kept for number, (kept,) in group)
     if 0 < left < every:
-        after = steps - last
-        which = "the last step" if after == 1 else f"the last {after:,} steps"
         yield Case(
-            f"The gradients of {which if left == after else f'{left:,} of {which}'} of {steps:,}"
+            f"The gradients of {some(left, 'step')} after step {last:,} of {steps:,}"
             f"{of_optimizer(summary)} were accumulated, but never applied: an update takes the "
             f"gradients of {every:,} steps.",
             severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
@@ -471,11 +459,10 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
 def gradients_added(summary: Summary) -> Iterator[Case]:
     for _, added in summary.evidence(GradientsAdded):
         if added.steps >= max(MIN_ADDED, added.of / 2):
-            text = (
+            yield Case(
                 f"In {added.steps:,} of {some(added.of, 'step')}{of_optimizer(summary)} backward "
                 "added to gradients that the previous step had used: zero_grad did not clear them."
             )
-            yield Case(text)
 
 
 @rule(
@@ -502,9 +489,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
         steps, tracings = sum(row.steps for row in rows), sum(graph.tracings for graph in later)
         function = f"{rows[0].function}{of_optimizer(summary)}"
         often = max(tracings, sum(again))
-        severity: Severity = "info"
-        if often >= MIN_TRACINGS and often * STEPS_PER_TRACING >= steps:
-            severity = "warning"
+        is_costly = often >= MIN_TRACINGS and often * STEPS_PER_TRACING >= steps
+        severity: Severity = "warning" if is_costly else "info"
         if later:
             more = f" {times(tracings)}, first" if tracings > 1 else ""
             yield Case(
@@ -552,14 +538,14 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     needs=("complete", "finished"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
-    usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
     # A tracing that an error ended made no graph to run.
     traced = [
         structs.replace(each, tracings=each.tracings - each.failed, idle=each.idle - each.failed)
         for rows in _by_function(summary)
         for each in rows
     ]
-    idle = [each for each in traced if each.idle and not usual(each)]
+    is_usual = summary.dialect.traces_twice
+    idle = [each for each in traced if each.idle and not (is_usual and is_first_only(each))]
     functions = list(dict.fromkeys(each.function for each in idle))
     for names in [functions] if len(functions) > MAX_NAMES else [[each] for each in functions]:
         never_ran = [each for each in idle if each.function in names]

@@ -60,16 +60,14 @@ _METHODS = {
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
     for optimizer, own in summary.evidence(OverrideUnreached):
-        kind, calls = optimizer.kind, own.called
-        method = f"{class_of(optimizer)}.{own.method}"
-        base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
-        arguments, _ = _METHODS.get(calls, ("", ""))
+        name, base = class_of(optimizer), KIND_WORDS[optimizer.kind].optimizer
+        arguments, _ = _METHODS.get(own.called, ("", ""))
         _, caller = _METHODS.get(own.method, ("", ""))
         derive = f", or derive the class from {caller}" if caller else ""
         yield Case(
-            f"{method} overrides nothing: {base}, and no other method of "
-            f"{class_of(optimizer)} calls {own.method}.",
-            f"Define `{calls}{arguments}` instead{derive}.",
+            f"{name}.{own.method} overrides nothing: the base class, {base}, calls {own.called}, "
+            f"and no other method of {name} calls {own.method}.",
+            f"Define `{own.called}{arguments}` instead{derive}.",
         )
 
 
@@ -88,19 +86,18 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
-    trace = summary.trace
+    trace, methods = summary.trace, summary.trace.methods
     for optimizer, lacks in summary.evidence(SparseMissing):
-        index = trace.optimizers.index(optimizer)
-        entries = [entry for block in trace.data.calls for entry in block.entries]
-        own = [entry for entry in entries if entry.optimizer == index]
-        sparse = [entry for entry in own if "sparse" in trace.methods[entry.method].name]
-        variables = sorted({variable for entry in sparse for variable in entry.variables})
+        called = [i for i in summary.methods if "sparse" in methods[i].name]
+        select = counting(["call"], None, called, optimizer=trace.optimizers.index(optimizer))
+        found = summary.by(["variable"], select)
+        variables = tuple(sorted(index for (index,) in found if index is not None))
         if variables:
             yield Case(
                 f"{class_of(optimizer)} has no {lacks.method}, and the gradient of "
                 f"{trace.variables[variables[0]].name} is sparse, which raises "
                 "NotImplementedError.",
-                variables=tuple(variables),
+                variables=variables,
             )
 
 
@@ -117,11 +114,10 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
     ),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
-    trace = summary.trace
+    names = [variable.name for variable in summary.trace.variables]
     for optimizer, idle in summary.evidence(NeverAssigned):
-        names = [variable.name for variable in trace.variables]
         variables = tuple(i for i in summary.variables if names[i] in idle.variables)
-        if variables and any(idle.method == method.name for method in trace.methods):
+        if variables and any(idle.method == method.name for method in summary.trace.methods):
             yield Case(
                 f"{class_of(optimizer)}.{idle.method} assigned nothing to {{which}} while it was "
                 "traced.",
