@@ -14,7 +14,6 @@ from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras
-from tracer.core import registry
 from tracer.hooks import wrapping
 from tracer.model.trace import Trace
 
@@ -198,7 +197,6 @@ FAULTS = {
     "line": tracer.keras,
     "counts": tracer.keras,
     "print": tracer.keras,
-    "is_traced": registry,
     "_print": tracer.keras.TraceCallback,
     "save": Trace,
 }
@@ -238,7 +236,7 @@ def test_a_fault_changes_nothing_in_a_training(
     said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
     failed = "tracer: TraceCallback stopped, the training goes on: ValueError: injected fault"
     assert said == [failed] * (len(calls) >= call)
-    assert len(calls) >= call or name in ("wrap", "is_traced", "save")  # these are called once
+    assert len(calls) >= call or name in ("wrap", "save")  # these are called once
 
 
 def test_an_optimizer_that_cannot_be_traced_trains(

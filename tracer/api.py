@@ -14,6 +14,7 @@ from tracer.core.interrupts import suppress_faults
 from tracer.errors import OptimizerWarning, is_mistake
 from tracer.hooks import recording, wrapping
 from tracer.hooks.recording import Recording as Recording, recording_of as recording_of
+from tracer.model.evidence import OverrideUnreached
 from tracer.model.launches import of_this_process
 from tracer.model.trace import Trace
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_DEFECT = "override-unreached"
+"""The code of the finding of which `wrap` warns, as nothing else can work."""
 
 
 def _collectors() -> Sequence[type[Collector]]:
@@ -75,15 +78,15 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 def _defects(recorder: "Recorder") -> str:
     """Texts of findings on classes that cannot work, before anything has run."""
-    from tracer.evidence.collectors import FAILING, may_fail
+    from tracer.evidence.collectors import evidence_on
 
-    if not may_fail(recorder):
-        return ""
+    found = (own for each in recorder.optimizers.all for own in evidence_on(each.cls, each.kind))
     with suppress_faults():
-        from tracer.findings.rule import findings
+        if any(isinstance(own, OverrideUnreached) for own in found):
+            from tracer.findings.rule import findings
 
-        defects = [each for each in findings(recorder.reader.trace()) if each.code == FAILING]
-        return " ".join(f"{each.text} {each.advice}" for each in defects)
+            defects = (e for e in findings(recorder.reader.trace()) if e.code == _DEFECT)
+            return " ".join(f"{defect.text} {defect.advice}" for defect in defects)
     return ""
 
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tracer.api import trace_of, wrap
@@ -54,13 +53,14 @@ class TraceCallback:
     """
 
     def __new__(cls, *args: Any, **options: Any) -> "TraceCallback":
-        bases = tuple(_callback_classes())
+        homes = (
+            getattr(sys.modules.get(name), "callbacks", None) for name in ("keras", "tf_keras")
+        )
+        bases = dict.fromkeys(each.Callback for each in homes if each is not None)
         if not bases:
             raise RuntimeError("import keras or tf_keras before you make a TraceCallback")
-        if not issubclass(cls, bases):
-            name = cls.__name__
-            cls = type(name, (cls, *bases), {"__module__": cls.__module__, "__doc__": cls.__doc__})
-        return object.__new__(cls)
+        described = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+        return object.__new__(type(cls.__name__, (cls, *bases), described))
 
     def __init__(
         self,
@@ -98,10 +98,7 @@ class TraceCallback:
         """Wrap the optimizer."""
         self._faults = _Faults()
         with self._faults:
-            from tracer.core import registry
-
-            if not registry.is_traced(self._model.optimizer):
-                wrap(self._model.optimizer)
+            wrap(self._model.optimizer)
             trace = self.trace
             self._last = trace.steps  # the last step of the last line
             self._logged = counts(trace)  # at the end of the last epoch
@@ -145,12 +142,7 @@ class _Faults(suppress_faults):
 
     seen = False
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
         is_fault = super().__exit__(kind, error, traceback)
         if is_fault and not self.seen:
             self.seen = True
@@ -167,12 +159,11 @@ def line(trace: Trace, first: int, last: int) -> str:
     if trace.counts.step_unknown(_executed):
         return f"{steps}: updates are unknown, because the trace lost details of some steps"
     within = range(first, last + 1)
-    every = trace.per_step("updates", step=within)
-    counts = [(max(a, first), min(b, last), n) for a, b, n in every if a <= last and first <= b]
-    least, most = min(count for *_, count in counts), max(count for *_, count in counts)
-    empty = sum(end - begin + 1 for begin, end, count in counts if not count)
+    runs = [run for run in trace.per_step("updates") if run[0] <= last and first <= run[1]]
+    empty = sum(min(b, last) - max(a, first) + 1 for a, b, count in runs if not count)
     dense, sparse = (trace.updates(kind=kind, step=within) for kind in ("dense", "sparse"))
-    rate = some((least, most), "update")
+    rates = [count for *_, count in runs]
+    rate = some((min(rates), max(rates)), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
@@ -191,9 +182,3 @@ def counts(trace: Trace) -> dict[str, float]:
         "tracer/steps_without_updates": empty if is_known else float("nan"),
         "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
     }
-
-
-def _callback_classes() -> list[Any]:
-    """The `Callback` of each Keras that the program imported."""
-    found = (getattr(sys.modules.get(name), "callbacks", None) for name in ("keras", "tf_keras"))
-    return list(dict.fromkeys(each.Callback for each in found if each is not None))

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracer.core.backend import Root
 from tracer.core.call_paths import line_of
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
@@ -38,11 +37,6 @@ from tracer.model.records import Failure, Optimizer
 _DENSE = "_resource_apply_dense"
 _SPARSE = "_resource_apply_sparse"
 _DUPLICATES = "_resource_apply_sparse_duplicate_indices"
-
-FAILING = "override-unreached"
-"""The code of the finding that `wrap` warns of before training begins: nothing else can work."""
-
-
 _SCALES = {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"}
 """Names in the code of a program that scales the loss itself."""
 
@@ -62,26 +56,16 @@ class Classes(Collector):
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """Add the evidence on the class, and on a loss that was never scaled."""
-        traced = self.root.optimizers.all[index]
+        traced, stepping = self.root.optimizers.all[index], self.root.optimizers.stepping
         found, scale = evidence_on(traced.cls, traced.kind), LossNotScaled("scale_loss", "apply")
         is_divided = "LossScale" in record.class_name
         is_divided |= record.settings.get("loss_scale_factor") not in (None, 1)
         if record.kind != "keras3":
             scale = LossNotScaled("get_scaled_loss", "get_unscaled_gradients")
             is_divided &= scale.divided in traced.called
-        is_divided &= index in self.root.optimizers.stepping and not self.by_hand
-        if is_divided and scale.missing not in traced.called:
-            found = (*found, scale)
-        return replace(record, evidence=(*found, *record.evidence))
-
-
-def may_fail(root: Root) -> bool:
-    """Whether the class of one of the root's optimizers has a mistake that cannot work."""
-    return any(
-        isinstance(found, OverrideUnreached)
-        for each in root.optimizers.all
-        for found in evidence_on(each.cls, each.kind)
-    )
+        is_missing = scale.missing not in traced.called and not self.by_hand
+        scales = [scale] if is_divided and is_missing and index in stepping else []
+        return replace(record, evidence=(*found, *scales, *record.evidence))
 
 
 def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
@@ -107,18 +91,15 @@ def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[E
         if name not in called and owner(name) in own and not _calls(own, name):
             instead = _SPARSE if "sparse" in name else _DENSE
             instead = "update_step" if kind.name in ("keras2", "keras3") else instead
-            instead = f"_{name}" if f"_{name}" in called else instead
             if owner(instead) not in own:
                 yield OverrideUnreached(name, instead, line(name))
     if kind.name in ("legacy", "v1"):
         # The sparse methods of the kind's base class raise NotImplementedError.
-        owners = {name: owner(name) for name in (_DENSE, _SPARSE, _DUPLICATES)}
-        bases = [base for base in cls.__mro__ if base.__name__ == kind.base]
-        bases = [base for base in bases if base.__module__ in kind.homes]
-        default = [name for name, base in owners.items() if base in bases]
-        if default == [_SPARSE, _DUPLICATES]:  # without a dense method, another one does the work
+        bases = [each for each in map(owner, (_DENSE, _SPARSE, _DUPLICATES)) if each is not None]
+        inherited = [each.__name__ == kind.base and each.__module__ in kind.homes for each in bases]
+        if inherited == [False, True, True]:  # without a dense method, another does the work
             yield SparseMissing(_SPARSE)
-        if owners[_DENSE] in own:
+        if owner(_DENSE) in own:
             yield OwnDense(_DENSE, line(_DENSE))
 
 
@@ -149,29 +130,29 @@ class Failures(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._begun: dict[tuple[str, str, str, int | None], tuple[int, int]] = {}
-        """The steps that had run and those that had begun, by method, error, function, variable."""
+        self._begun: dict[Failure, tuple[int, int]] = {}
+        """The steps that had run and those that had begun, for each kind of failure."""
 
     def step_raised(self, call: Step, error: BaseException) -> None:
         """Record the exception that ended a step."""
-        if not isinstance(error, Exception) or len(self._begun) >= _MAX_FAILURES:
-            return  # Ctrl-C, or the end of the program
-        root, graph = self.root, call.place.graph
-        method = root.sites.sites[call.own[0]].method
-        function = "" if graph is None else root.backend.function_around(graph)
-        begun = root.blocks.counters.steps()
-        own = min(call.numbers.values(), default=begun + 1)
-        key = method, in_one_line(error), function, call.failing
-        self._begun.setdefault(key, (own - 1, begun))
+        if isinstance(error, Exception) and len(self._begun) < _MAX_FAILURES:
+            root, graph = self.root, call.place.graph
+            method = root.sites.sites[call.own[0]].method
+            rows = root.variables.rows
+            variable = "" if call.failing is None else rows[call.failing].name
+            function = "" if graph is None else root.backend.function_around(graph)
+            begun = root.blocks.counters.steps()
+            own = min(call.numbers.values(), default=begun + 1)
+            kind = Failure(method, in_one_line(error), variable, 0, function)
+            self._begun.setdefault(kind, (own - 1, begun))
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """Add the failures to the record of a root optimizer."""
-        names, steps = self.root.variables.rows, self.root.blocks.counters.steps()
-        failures = []
-        for (method, text, function, number), (after, begun) in list(self._begun.items()):
-            variable = "" if number is None else names[number].name
-            failures.append(Failure(method, text, variable, after, function, steps <= begun))
-        return replace(record, failures=tuple(failures)) if index == record.root else record
+        if index != record.root:
+            return record
+        steps, found = self.root.blocks.counters.steps(), list(self._begun.items())
+        failures = (replace(kind, after=own, last=steps <= begun) for kind, (own, begun) in found)
+        return replace(record, failures=tuple(failures))
 
 
 COLLECTORS: tuple[type[Collector], ...] = (Classes, Failures, Rates)
