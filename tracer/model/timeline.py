@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby, islice, pairwise, repeat
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -107,6 +107,7 @@ Cycle = tuple[Part, ...]
 """Parts that repeat in this order; for equal steps, one step."""
 Piece = tuple[int, Cycle]
 """A number of consecutive steps, and the cycle that they repeat."""
+T = TypeVar("T")
 Phase = tuple[int, int]
 """The steps that leave this rest by this stride."""
 
@@ -211,10 +212,10 @@ class Timeline:
         """Yield (first, last, counts) of equal consecutive steps; cycles are written out."""
         turns = (repeat(each.cycle, each.steps // each.period) for each in self.stretches)
         parts = chain.from_iterable(chain.from_iterable(turns))
-        end = 1
-        for values, same in groupby(parts, key=_second):
-            begin, end = end, end + sum(map(_first, same))
-            yield begin, end - 1, values
+        begin = 1
+        for number, values in _merged(parts):
+            yield begin, begin + number - 1, values
+            begin += number
 
     def within(self, first: int, last: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for the steps from `first` to `last`.
@@ -243,7 +244,8 @@ def _pieces(
     period = math.lcm(*(stride for _, stride in active))
     turns = (high - low) // period
     if period > 1 and turns >= _MIN_TURNS:
-        yield period * turns, _shortest(_parts(low, low + period, nothing, active))
+        cycle = tuple(_merged(_parts(low, low + period, nothing, active)))
+        yield period * turns, cycle if len(cycle) > 1 else ((1, cycle[0][1]),)
         low += period * turns
     for length, values in _parts(low, high, nothing, active):
         yield length, ((1, values),)
@@ -265,6 +267,11 @@ def _parts(low: int, high: int, nothing: Values, active: Mapping[Phase, Values])
         yield high - low, always
 
 
+def _merged(parts: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    """Add up the numbers of steps of equal neighbours."""
+    return ((sum(map(_first, same)), each) for each, same in groupby(parts, key=_second))
+
+
 def _regular(run: Run) -> Iterable[Run]:
     """The run itself if it is regular, else a run for each of its steps."""
     if run.stride == 1 or run.count >= _MIN_REGULAR:
@@ -272,19 +279,9 @@ def _regular(run: Run) -> Iterable[Run]:
     return (Run(step, 1, 1, run.times) for step in run.steps)
 
 
-def _shortest(parts: Iterable[Part]) -> Cycle:
-    """The shortest cycle that these parts repeat, with equal neighbours merged."""
-    merged = tuple((sum(map(_first, same)), values) for values, same in groupby(parts, key=_second))
-    if len(merged) == 1:
-        return ((1, merged[0][1]),)
-    sizes = (n for n in range(2, len(merged)) if merged[:n] * (len(merged) // n) == merged)
-    return merged[: next(sizes, len(merged))]
-
-
 def _folded(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield longer pieces for the same steps: equal ones merged, and repeated ones as a cycle."""
-    merged = [(sum(map(_first, same)), cycle) for cycle, same in groupby(pieces, key=_second)]
-    at = 0
+    merged, at = [*_merged(pieces)], 0
     while at < len(merged):
         size, turns = _repeated(merged, at)
         group, cycle = merged[at : at + size], merged[at][1]

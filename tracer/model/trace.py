@@ -396,10 +396,6 @@ class Pattern(Counts):
         """The replicas on which a gradient was passed, or an update tried."""
         return tuple(sorted({each.replica for each in self._on[None] if _asked(each)}))
 
-    def has(self, measure: Selection) -> bool:
-        """Whether any entry is counted, even in a graph that never ran."""
-        return any(measure.holds(entry) for block in self._on[None] for entry in block.entries)
-
     @property
     def steps_known(self) -> bool:
         """Whether the steps of all updates and gradients are known."""
@@ -466,9 +462,8 @@ class Summary(Counts):
     @property
     def asked_on(self) -> Sequence[int]:
         """The replicas that passed any variable: a rank may have no part of the sharded ones."""
-        asked = sorted({replica for pattern in self.asked for replica in pattern.replicas})
-        is_sharded = any(self.trace.variables[index].shards > 1 for index in self.variables)
-        return asked if asked or is_sharded else self.replicas
+        asked = {replica for pattern in self.asked for replica in pattern.replicas}
+        return sorted(asked) or self.replicas
 
     @property
     def only_worker(self) -> str:
@@ -544,10 +539,9 @@ class Summary(Counts):
         idle = [graph for graph in self.trace.graphs if graph.root == self.root and graph.idle]
         return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
 
-    def calls(self, method: int, replica: int | None = None) -> tuple[int, int]:
+    def calls(self, method: int) -> tuple[int, int]:
         """The number of Python calls of a method: eagerly, and while tracing."""
-        called = counting(["call"], None, [method])
-        calls = self.by(["context"], called if replica is None else called.on([replica]))
+        calls = self.by(["context"], counting(["call"], None, [method]))
         return calls["eager",], calls["tracing",]
 
     @cached_property

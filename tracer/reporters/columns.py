@@ -383,7 +383,7 @@ def _why_without(pattern: Pattern, unapplied: str) -> str:
         lost = "at least " if pattern.step_unknown(measure) else ""
         if steps or lost:
             parts.append(f"{words} in {lost}{some(steps, 'step')}")
-    return ", ".join(parts) or (unapplied if pattern.has(measures.requests) else "")
+    return ", ".join(parts) or (unapplied if pattern.total(measures.requests) else "")
 
 
 def _by_layer(summary: Summary) -> _Made:
