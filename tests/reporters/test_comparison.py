@@ -11,7 +11,7 @@ from support.traces import block, request, step, update
 from tracer.model.records import Replica
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.reporters.comparison import Change, differences, render
+from tracer.reporters.comparison import Change, differences
 
 FIVE = Run(1, 1, 5)
 
@@ -78,13 +78,6 @@ OF_KERAS_3 = [f"net/{layer}/{word}" for layer in ("in", "dense", "dense_1") for 
 def test_keras_2_against_keras_3() -> None:
     before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
     assert names(before, after) == names(after, before) == ["class"]
-
-
-def test_traces_without_a_variable_in_common_have_one_line() -> None:
-    one, other = (traces.trained([name], FIVE) for name in ("a/kernel", "b/kernel"))
-    found = differences(one, other)
-    assert found
-    assert render(one, other, found) == "The traces have no variable in common.\n"
 
 
 # Which counts differ.

@@ -189,7 +189,7 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     trace = traces.many_optimizers()
     blocks = tuple(each for each in trace.blocks if each.root != 4)
     text = render(traces.changed(trace, blocks=blocks), color=True)
-    (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
+    (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31m  Adam")]
     assert '"adam_4"' in fault
 
 

@@ -79,60 +79,46 @@ def replica_ids(trace: Trace) -> list[str]:
 
 # Processes: which ran, and how they ended.
 
-_MAX_PROGRAMS = 8  # processes
+_MAX_PROGRAMS = 3  # processes
 
 
 def has_ended(trace: Trace) -> bool:
     """Whether all programs of the trace ended without an error, so that nothing follows."""
-    every = trace.programs
-    return trace.finished and bool(every) and all(e.status == 0 and not e.error for e in every)
+    well = all(each.status == 0 and not each.error for each in trace.programs)
+    return trace.finished and bool(trace.programs) and well
 
 
 def endings(trace: Trace) -> list[str]:
-    """Return a sentence for each way in which processes of the run failed, or did not end.
-
-    A process that had not ended may have been killed: then it saved its file earlier than others.
-    """
-    most, alike = Counter({"": trace.steps}), dict[str, list[str]]()
+    """Return a sentence for each of the first processes that failed, or did not end."""
+    steps_of = Counter({"": trace.steps})
     for (_, replica), steps in trace.steps_by_replica().items():
         worker = trace.replicas[replica].worker
-        most[worker] = max(most[worker], steps)
+        steps_of[worker] = max(steps_of[worker], steps)
+    sentences = []
     for program in trace.programs:
         how = first_true(
             (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
             (program.error, f"ended with {program.error}"),
             (program.status, f"ended with status {program.status}"),
+            (not program.finished and len(trace.programs) > 1, "had not ended when last saved"),
         )
-        if not (how or program.finished) and len(trace.programs) > 1:
-            saved = _utc(program.started + program.seconds)
-            how = f"had not ended when last saved, at {saved:%H:%M} UTC"
+        steps, whose = steps_of[program.worker], f" of {program.worker}" if program.worker else ""
+        after = f"after {some(steps, 'step')}" if steps else "before the first step"
         if how:
-            alike.setdefault(how, []).append(program.worker)
-    sentences = []
-    for how, workers in [*alike.items()][:_MAX_PROGRAMS]:
-        number = [most[worker] for worker in workers]
-        after = f"after {some((min(number), max(number)), 'step')}"
-        after = after if max(number) else "before the first step"
-        names = [worker for worker in workers if worker]
-        whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
-        noun = plural(len(names) or 1, "program")
-        sentences.append(shown(f"The {noun}{whose} {how}, {after}."))
-    more = sum(map(len, [*alike.values()][_MAX_PROGRAMS:]))
-    left = [f"{some(more, 'more program')} failed, or had not ended."] if more else []
-    return sentences + left
+            sentences.append(shown(f"The program{whose} {how}, {after}."))
+    more = some(len(sentences) - _MAX_PROGRAMS, "more program")
+    left = [f"{more} failed, or had not ended."] if len(sentences) > _MAX_PROGRAMS else []
+    return sentences[:_MAX_PROGRAMS] + left
 
 
 def runs(trace: Trace) -> Iterator[str]:
     """Yield a sentence for each of the first processes: its command and when it began."""
     for program in trace.programs[:_MAX_PROGRAMS]:
-        whose, began = f"{program.worker}: " if program.worker else "", _utc(program.started)
+        whose = f"{program.worker}: " if program.worker else ""
+        began = datetime.fromtimestamp(program.started, timezone.utc)
         yield shown(f"{whose}{program.command}, on {began:%Y-%m-%d at %H:%M:%S} UTC")
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 # Why steps updated nothing.
@@ -231,7 +217,12 @@ def never_reached(summary: Summary) -> list[str]:
     Nothing calls it, or it is for dense gradients and there were none.
     """
     found = [
-        (optimizer, own.method, own.line, f"{KIND_WORDS[optimizer.kind].calls} {own.called}")
+        (
+            optimizer,
+            own.method,
+            own.line,
+            f"{KIND_WORDS[optimizer.kind].calls} {own.called}",
+        )
         for optimizer, own in summary.evidence(OverrideUnreached)
     ]
     methods = summary.trace.methods
@@ -242,11 +233,11 @@ def never_reached(summary: Summary) -> list[str]:
             for optimizer, own in summary.evidence(OwnDense)
             if own.method not in ran and not summary.total(measures.dense)
         ]
-    sentences = (
-        shown(f"{method} of {class_of(optimizer)}{f' ({line})' if line else ''} never ran: {why}.")
+    said = (
+        f"{method} of {class_of(optimizer)}{f' ({line})' if line else ''} never ran: {why}."
         for optimizer, method, line, why in found
     )
-    return list(dict.fromkeys(sentences))
+    return [*dict.fromkeys(map(shown, said))]
 
 
 # The facts on an optimizer.

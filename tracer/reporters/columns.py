@@ -11,17 +11,15 @@ from typing import Any, Literal, NamedTuple, get_args
 from rich.text import Text
 
 from tracer.errors import UnknownName, shown
-from tracer.layout import Column, Figure, Line, cut, tabulated
+from tracer.layout import Column, Figure, Line, tabulated
 from tracer.model import counts as measures, records
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     NO_GRADIENT,
     NOTHING_PASSED,
     SET_TO_ZERO,
-    class_of,
     layers_of,
     not_applied,
-    program_lines,
     reason,
     replica_ids,
     replica_noun,
@@ -38,17 +36,7 @@ _IN_REPORT: tuple[By, ...] = ("variable", "step", "replica", "method")
 
 _UPDATES = (Column("updates"), Column("dense"), Column("sparse"))
 _EFFECTS = (Column("unchanged"), Column("NaN/inf", "not_finite"))
-COLUMNS: Mapping[By | Literal["optimizer"], tuple[Column, ...]] = {
-    "optimizer": (
-        Column("optimizer", left=True),
-        Column("made in", "made_in", left=True),
-        Column("worker", left=True),
-        Column("steps"),
-        Column("updates"),
-        Column("{per_step}", "per_step"),
-        Column("Python\ncalls", "calls"),
-        Column("updates of", "updates_of", left=True),
-    ),
+COLUMNS: Mapping[By, tuple[Column, ...]] = {
     "variable": (
         Column("{variable}", "variable", left=True),
         Column("", "shape"),
@@ -79,7 +67,6 @@ COLUMNS: Mapping[By | Literal["optimizer"], tuple[Column, ...]] = {
         Column("", "worker"),
         Column("steps"),
         *_UPDATES,
-        Column("behind"),
         Column("device", left=True),
     ),
     "method": (
@@ -248,10 +235,10 @@ def drawn(table: Table, width: int, most: int, more: str = "") -> list[Text]:
     return tabulated(columns, lines, width, remarks)
 
 
-def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
-    """The columns of a table, with headers in the words of these optimizers."""
-    dialect, copy = summaries[0].dialect, replica_noun(summaries[0].trace)
-    several = any(len(summary.replicas) > 1 for summary in summaries)
+def _columns(by: By, summary: Summary) -> list[Column]:
+    """The columns of a table, with headers in the words of the optimizer."""
+    dialect, copy = summary.dialect, replica_noun(summary.trace)
+    several = len(summary.replicas) > 1
     words = {
         "variable": dialect.variable,
         "program": dialect.program,
@@ -267,33 +254,6 @@ def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]
 
 _Made = tuple[list[Row], list[str]]
 """The rows of a table, and the remarks below it."""
-
-
-# All optimizers.
-
-
-def optimizers(summaries: Sequence[Summary]) -> Table:
-    """A row for each optimizer, with its first variable."""
-    return Table("optimizer", _columns("optimizer", *summaries), [*map(_optimizer, summaries)])
-
-
-def _optimizer(summary: Summary) -> Row:
-    root, trace = summary.optimizers[0], summary.trace
-    updates = summary.total(measures.updates)
-    first, *more = [trace.variables[index].name for index in summary.variables] or [""]
-    kind, name = class_of(root), root.name
-    line = trace.derived(program_lines).get(summary.root)
-    values = {
-        "optimizer": name if name.partition("#")[0] == kind else f'{kind} "{name}"',
-        "made_in": line and cut(line, 20, 18),
-        "worker": summary.only_worker or None,
-        "steps": summary.steps,
-        "updates": updates,
-        "per_step": _per_step(summary, summary, summary.replicas),
-        "calls": sum(sum(summary.calls(index)) for index in summary.apply_methods),
-        "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
-    }
-    return Row(values, level="" if updates else "error")
 
 
 def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[int]) -> str:
@@ -478,25 +438,20 @@ def _step(steps: Steps, values: dict[str, Any], requests: int, summary: Summary,
 
 
 def _by_replica(summary: Summary) -> _Made:
-    """A row for each replica, with how many updates it is behind others that have all variables."""
+    """A row for each replica."""
     rows, ids = [], replica_ids(summary.trace)
-    most = max((summary.total(measures.updates, each) for each in summary.replicas), default=0)
-    apart = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
     for index in summary.replicas:
         place, steps = summary.trace.replicas[index], summary.steps_on[index]
-        updates = summary.total(measures.updates, index)
         values = {
             "replica": ids[index],
             "worker": place.worker or "(local)",
             "steps": steps,
-            "updates": updates,
+            "updates": summary.total(measures.updates, index),
             "dense": summary.total(measures.dense, index),
             "sparse": summary.total(measures.sparse, index),
-            "behind": None if apart else (most - updates) or None,
             "device": place.device.rpartition("device:")[2] or None,
         }
-        odd = steps < summary.steps or values["behind"]
-        rows.append(Row(values, level="warning" if odd else "", of=index))
+        rows.append(Row(values, level="warning" if steps < summary.steps else "", of=index))
     return rows, []
 
 

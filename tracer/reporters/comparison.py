@@ -159,9 +159,6 @@ def render(
     color: bool = False,
 ) -> str:
     """The rows that differ as text, in tables of each optimizer; one line if there are none."""
-    old, new = ({*names.values()} for names in _names(before, after))
-    if old and new and not old & new:
-        return "The traces have no variable in common.\n"
     width = max(20, width or 80)
     texts = ["The traces differ." if changes else "The traces count the same."]
     for which, trace in (("first", before), ("second", after)):

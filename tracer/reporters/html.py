@@ -27,7 +27,7 @@ from tracer.reporters.text import headline, in_all, question, sentences, warning
 
 COLUMNS = 200  # of a heat map
 MAX_ROWS = 300  # of a heat map
-_MANY_OPTIMIZERS = 3  # more are closed at first, below a table of all
+_MANY_OPTIMIZERS = 3  # more are closed at first
 _MAX_OPTIMIZERS = 50
 _MAX_ROWS = 500  # of each table, over all optimizers
 _MIN_ROWS = 30
@@ -73,7 +73,7 @@ def render(trace: Trace) -> str:
         warnings=warnings(trace),
         findings=findings(trace),
         most_notes=_MAX_NOTES,
-        overview=columns.optimizers(summaries) if len(summaries) > _MANY_OPTIMIZERS else None,
+        many=len(summaries) > _MANY_OPTIMIZERS,
         optimizers=[
             (
                 summary,

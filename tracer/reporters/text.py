@@ -66,11 +66,9 @@ def render(
     width = max(20, width or 80)
     sections = columns.sections(trace, by, part)
     many = len(sections) > _MANY_OPTIMIZERS and not part.text
-    lines = _head(trace, part, width, answered=not many)
+    lines = _head(trace, part, width, [summary for summary, _ in sections] if many else [])
     if many:
-        overview = columns.optimizers([summary for summary, _ in sections])
-        lines += [Text(), *columns.drawn(overview, width, len(sections))]
-        lines += paragraph("(the report by variable has a table for each)", width, style="dim")
+        lines += paragraph("(the report by variable has a table for each)", width, "  ", "dim")
     for summary, tables in [] if many and by is None else sections:
         if tables:
             lines += [Text(), *paragraph(headline(summary), width, style="bold")]
@@ -86,14 +84,18 @@ def render(
 # The top of the report.
 
 
-def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[Text]:
-    """The lines above the tables; if not `answered`, totals instead of answers."""
+def _head(trace: Trace, part: columns.Part, width: int, many: Sequence[Summary]) -> list[Text]:
+    """The lines above the tables: an answer for each optimizer, or a line if there are `many`."""
     deep = "    " if len(summaries_of(trace)) > 1 else "  "
     texts = [(shown(part.text), "", WARNING)] if part.text else []
     texts.append((question(trace), "", "bold"))
-    for said, known in sentences(trace, part.roots) if answered else ():
+    for said, known in () if many else sentences(trace, part.roots):
         texts += [(sentence, "  ", "") for sentence in said]
         texts += [(fact, deep, "") for fact in known]
+    for summary in many:
+        updates = summary.total(measures.updates)
+        text = f"{headline(summary)}, {some(updates, 'update')}"
+        texts.append((text, "  ", "" if updates else ERROR))
     texts += [(total, "  ", "") for total in in_all(trace)]
     for warning in warnings(trace):
         texts += [("", "", ""), (warning, "", WARNING if warning is UNFINISHED else ERROR)]
