@@ -16,20 +16,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
-from tracer.core.patches import Patch
+from tracer.core.patches import Patch, patches
 from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft, NoStep
 
-FIRST_STEPS = 300
-"""After so many steps that used one pass each, the checks end: they slow training down."""
 READ_STEPS = 10
 """In how many steps to read the values of a gradient, which waits for the device."""
 
@@ -40,9 +38,16 @@ Group = list[int]
 class GradientMonitor(Collector):
     """The gradients of one optimizer, by the sample of one parameter."""
 
+    monitors: ClassVar["WeakSet[GradientMonitor]"] = WeakSet()
+    passes = steps = 0
+    """The passes since the recording began, and the steps of all optimizers."""
+    under_way: ClassVar[set[int]] = set()
+    """The threads that run a pass."""
+    paths = Paths()
+
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        _passes.monitors.add(self)
+        self.monitors.add(self)
         self.begin()
 
     def begin(self) -> None:
@@ -59,32 +64,32 @@ class GradientMonitor(Collector):
         self._gradient: Any = None
         self._version = self._weights = 0
         """The versions of gradient and parameter as last seen."""
-        self._seen = 0, _passes.steps
+        self._came: int | None = None
+        """The version of the parameter when a pass first reached it."""
+        self._seen = 0, self.steps
         self._waiting: Group | None = []
-        self._cleared: list[Group] = []
-        self._lost: list[Group] = []
+        self._cleared, self._lost = list[Group](), list[Group]()
         self._groups: Counter[int] = Counter()
         self._path = self._added = 0
         """The path to the last pass that a step used; how many steps used gradients again."""
-        self._adds = self._came = self._moved = self._is_unknown = False
-        """Whether a pass added to used gradients since the last step, whether one ever reached the
-        parameter, whether it was updated since, and whether the passes of a step are unknown."""
+        self._adds = self._is_unknown = False
+        """Whether a pass added to used gradients since the last step; whether the passes of a step
+        are unknown."""
 
     def pass_begins(self) -> None:
         """Check the gradient before a backward pass."""
-        gradient, is_kept = self._look() if self._sample() is not None else self._choose()
+        gradient, is_kept = self._look()
         if self.root.calls_under_way.stack():
             self.rests = True  # a closure: only the optimizer knows how it uses the gradients
         elif gradient is None or not is_kept:
-            if self._waiting and gradient is None:
-                self._cleared.append(self._waiting)
+            self._cleared += [self._waiting] if self._waiting and gradient is None else []
             self._waiting, self._adds = [], False
         elif self._waiting is None and self._groups.total() <= READ_STEPS:
             # A hook of the step may set the gradients to 0.
             self.rests = compat.is_capturing() or not gradient.any()
-        weights = getattr(self._sample(), "_version", 0)
+        weights = getattr(self._sample(), "_version", self._weights)
         if weights != self._weights:  # the program computed each pass for other weights, on purpose
-            self._weights, self._cleared, self._moved = weights, [], self._came
+            self._weights, self._cleared = weights, []
 
     def pass_ends(self, path: int) -> None:
         """Check the gradient after a backward pass."""
@@ -92,96 +97,76 @@ class GradientMonitor(Collector):
         if not (gradient is None or is_kept):
             self._adds |= self._waiting is None
             self._waiting = [*(self._waiting or ()), path]
-            self._came = True
+            self._came = self._weights if self._came is None else self._came
 
-    def step_ends(self, call: Call) -> None:
+    def step_ends(self, call: Step) -> None:
         """Check the gradient after a step, or after a step that a scaler skipped."""
-        if call.parent is not None or not _passes.watched:
+        if call.parent is not None or _BACKWARD not in patches:
             return
         if self.thread != get_ident():
             self.begin()
-        _passes.steps += 1
-        self.rests |= get_ident() in _passes.under_way  # the hook of a gradient calls `step`
-        waiting, passes = self._waiting or [], len(self._waiting or ())
-        if self._sample() is None:  # the optimizer was made before the recording, or no pass came
-            gradient, _ = self._choose()
-            passes, by_hand = _passes.count, gradient is not None and not _passes.count
-            self._is_unknown = by_hand or _passes.steps > 1
+        GradientMonitor.steps += 1
+        self.rests |= get_ident() in self.under_way  # the hook of a gradient calls `step`
+        waiting, is_new = self._waiting or [], self._sample() is None
+        number = self.passes if is_new else len(waiting)
         gradient, is_kept = self._look()
-        if gradient is not None or not _passes.count:
-            self._groups[passes] += 1
-            self.rests |= self._groups == {1: FIRST_STEPS} and not (self._added or self._lost)
-            is_missed = _passes.count != self._seen[0]
-            self._is_unknown |= not passes and (is_missed or not is_kept)
+        if is_new:  # the optimizer was made before the recording, or no pass came
+            self._is_unknown = self.steps > 1 or (gradient is not None and not number)
+        if gradient is not None or not self.passes:
+            self._groups[number] += 1
+            self._is_unknown |= not number and (self.passes != self._seen[0] or not is_kept)
             self._added += self._adds
             self._path = waiting[-1] if waiting else self._path
-            groups = passes > 1 < self._groups.total()  # a pass before the first may be a test
-            if _passes.steps == self._seen[1] + 1 and passes and (is_kept or groups):
+            groups = number > 1 < self._groups.total()  # a pass before the first may be a test
+            if self.steps == self._seen[1] + 1 and number and (is_kept or groups):
                 self._lost += self._cleared
         self._waiting, self._cleared, self._adds = None, [], False
-        self._seen = _passes.count, _passes.steps
+        self._seen = self.passes, self.steps
 
     def evidence(self) -> Iterator[Evidence]:
         """Evidence of the passes that steps used, and of gradients added to used ones or lost."""
         if self.rests:
             return
-        steps, passes = self._groups.total(), sum(n * of for n, of in self._groups.items())
-        is_moved = self._moved or getattr(self._sample(), "_version", 0) > self._weights
-        if self._came and not (steps or is_moved):
+        steps, used = self._groups.total(), sum(n * of for n, of in self._groups.items())
+        if not steps and self._came == getattr(self._sample(), "_version", self._weights):
             yield NoStep("gradients came")
-        if not self._is_unknown and passes != steps:
-            yield BackwardPasses(passes)
+        if not self._is_unknown and used != steps:
+            yield BackwardPasses(used)
         if self._added:
             yield GradientsAdded(self._added, steps - self._groups[0])
-        every = max(filter(None, self._groups), key=self._groups.__getitem__, default=0)
-        is_over = every > 1 and not _passes.watched and _passes.steps == self._seen[1]
-        groups = [*self._lost, *([*self._cleared, self._waiting or []] if is_over else ())]
+        every, groups = max(filter(None, self._groups), key=self._groups.get, default=0), self._lost
+        if every > 1 and _BACKWARD not in patches and self.steps == self._seen[1]:
+            groups = [*groups, *self._cleared, self._waiting or []]
         lost = [len(group) for group in groups if self._path in group[:1]]
         lost = [size for size in lost if every == 1 or size < every]
-        of = sum(lost) + self._groups[1] if every == 1 else _passes.count
+        of = sum(lost) + self._groups[1] if every == 1 else self.passes
         if len({*lost}) == 1 and (every > 1 or sum(lost) >= self._groups[1] > 1):
-            yield GradientsLeft(sum(lost), of, every, _passes.paths.line(self._path))
+            yield GradientsLeft(sum(lost), of, every, self.paths.line(self._path))
 
     def _look(self) -> tuple[Any, bool]:
-        """The gradient, and whether it is the one last seen, and nobody wrote to it."""
+        """The gradient, and whether it is the one last seen, and nobody wrote to it.
+
+        Without a sample, choose a small parameter, one with a gradient if any has one.
+        """
+        if self._sample() is None:
+            groups = [own for each in self.root.optimizers.alive() for own in each.param_groups]
+            plain = filter(compat.is_plain, parameters_of(groups))
+            found = min(plain, key=lambda own: (own.grad is None, own.numel()), default=None)
+            if found is not None:
+                self._sample, self._weights = ref(found), found._version
         gradient = getattr(self._sample(), "grad", None)
-        version = getattr(gradient, "_version", 0)
-        is_kept = gradient is self._gradient and version == self._version
-        self._gradient, self._version = gradient, version
-        return gradient, is_kept
-
-    def _choose(self) -> tuple[Any, bool]:
-        """Choose a small parameter to check from now on, one with a gradient if any has one."""
-        groups = [own for each in self.root.optimizers.alive() for own in each.param_groups]
-        plain = filter(compat.is_plain, parameters_of(groups))
-        found = min(plain, key=lambda own: (own.grad is None, own.numel()), default=None)
-        if found is not None:
-            self._sample, self._weights = ref(found), found._version
-        return self._look()
+        before = self._gradient, self._version
+        self._gradient, self._version = gradient, getattr(gradient, "_version", 0)
+        return gradient, gradient is before[0] and self._version == before[1]
 
 
-class _Passes:
-    """The backward passes of the program, and the monitors to notify."""
-
-    watched = False
-    """Whether a recording runs."""
-    count = steps = 0
-    """The passes since the recording began, and the steps of all optimizers."""
-
-    def __init__(self) -> None:
-        self.under_way: set[int] = set()
-        """The threads that run a pass."""
-        self.monitors: WeakSet[GradientMonitor] = WeakSet()
-        self.paths = Paths()
-
-    def watch(self, wanted: bool) -> None:
-        """Count the passes from now on, or stop."""
-        begins, self.watched = wanted and not self.watched, wanted
-        _BACKWARD.put(wanted)
-        if begins:
-            self.count = self.steps = 0
-            for monitor in list(self.monitors):
-                monitor.begin()
+def watch(wanted: bool) -> None:
+    """Count the passes from now on, or stop."""
+    if wanted and _BACKWARD not in patches:
+        GradientMonitor.passes = GradientMonitor.steps = 0
+        for monitor in list(GradientMonitor.monitors):
+            monitor.begin()
+    _BACKWARD.put(wanted)
 
 
 @dynamo.left_alone
@@ -194,27 +179,24 @@ def _notify(monitors: list[GradientMonitor], callback: str, *given: int) -> None
         monitor.rests = True
 
 
-_passes = _Passes()
-watch = _passes.watch
-
-
 @dynamo.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
-    thread = get_ident()
+    thread, under_way = get_ident(), GradientMonitor.under_way
     # A pass in another pass, as in checkpointing, is part of it.
-    if not _passes.watched or thread in _passes.under_way:
+    if _BACKWARD not in patches or thread in under_way:
         return _BACKWARD.original(*given, **named)
-    _passes.count += 1
-    _passes.under_way.add(thread)
+    GradientMonitor.passes += 1
+    under_way.add(thread)
     try:
-        monitors = [m for m in list(_passes.monitors) if m.thread == thread and not m.rests]
+        every = list(GradientMonitor.monitors)
+        monitors = [each for each in every if each.thread == thread and not each.rests]
         _notify(monitors, "pass_begins")
         result = _BACKWARD.original(*given, **named)
         if monitors:
-            _notify(monitors, "pass_ends", _passes.paths.above(sys._getframe(1)))
+            _notify(monitors, "pass_ends", GradientMonitor.paths.above(sys._getframe(1)))
         return result
     finally:
-        _passes.under_way.discard(thread)
+        under_way.discard(thread)
 
 
 _BACKWARD = Patch(compat.autograd, "backward", _backward, "to count passes", "recorded")
