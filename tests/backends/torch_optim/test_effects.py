@@ -81,19 +81,18 @@ def test_what_a_device_has_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     check_by_bytes()
 
 
-def test_signs_of_zero_integers_and_tiny_floats() -> None:
-    """0.0 that becomes -0.0 has changed; what is whole is finite; 8 bits are enough to be NaN."""
+def test_signs_of_zero_and_integers() -> None:
+    """0.0 that becomes -0.0 has changed; what is whole is finite."""
 
     class Negating(torch.optim.Optimizer):  # type: ignore[misc]
         def step(self, closure: Any = None) -> None:
             for parameter in self.param_groups[0]["params"]:
                 bits = parameter.detach().view(torch.uint8)
-                bits ^= 0x7F if parameter.dtype == torch.float8_e4m3fn else 0x80
+                bits ^= 0x80
 
     parameters = [
         torch.nn.Parameter(torch.zeros(2)),
         torch.nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False),
-        torch.nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn), requires_grad=False),
     ]
     optimizer = tracer.wrap(Negating(named(parameters), {}), effects=True)
     truth = ByBytes(dict(named(parameters)))
@@ -101,7 +100,7 @@ def test_signs_of_zero_integers_and_tiny_floats() -> None:
         for each in parameters:
             each.grad = torch.zeros_like(each)
         truth.around(optimizer.step)
-    assert truth.not_finite == {("p2", 1), ("p2", 3)} and not truth.unchanged
+    assert not truth.not_finite and not truth.unchanged
     truth.agrees_with(tracer.trace_of(optimizer))
 
 

@@ -104,19 +104,11 @@ def kind_of(layout: Any) -> Kind:
 
 def behind_proxies(optimizer: Any) -> Any:
     """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none."""
-    for _ in range(_PROXIES):
-        if optimizer is None or (
-            getattr(type(optimizer).step, "hooked", False)
-            and hasattr(optimizer, "_optimizer_step_post_hooks")
-        ):
-            break
-        held = vars(optimizer).values()
-        optimizer = next((each for each in held if is_optimizer(each)), None)
-    return optimizer
-
-
-_PROXIES = 10
-"""How many proxies may be around one another."""
+    step, held = getattr(type(optimizer), "step", None), getattr(optimizer, "__dict__", {})
+    if getattr(step, "hooked", False) and hasattr(optimizer, "_optimizer_step_post_hooks"):
+        return optimizer
+    inner = next((each for each in held.values() if is_optimizer(each)), None)
+    return None if inner is None else behind_proxies(inner)
 
 
 def is_optimizer(given: Any) -> bool:

@@ -18,13 +18,7 @@ from tracer.core.calls import Step
 from tracer.core.counters import EffectLogs, Source, sources_of
 
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
-_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_TINY = tuple(
-    getattr(torch, f"float8_{kind}")
-    for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
-    if hasattr(torch, f"float8_{kind}")
-)
-"""The 8-bit floating-point dtypes, for which PyTorch has few operators."""
+_COMPARABLE = (*_WHOLE, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Effects(EffectLogs):
@@ -46,16 +40,17 @@ class Effects(EffectLogs):
         known: dict[int, tuple[Any, Any]] = {}
         for index, (old, reference) in (call.before or {}).items():
             new = tensor_of(reference())
-            if not (old is None or new is None or (_is_shard(new) and not old.numel())):
+            # The local shard of a `DTensor` may be empty.
+            is_empty = hasattr(new, "to_local") and old is not None and not old.numel()
+            if not (old is None or new is None or is_empty):
                 known[index] = old, _plain(new)
         # A tensor without elements cannot change.
         bits = [new.numel() > 0 and is_same(old, new) for old, new in known.values()]
         bits += [_is_not_finite(new) for _, new in known.values()]
-        elsewhere = [place for place, bit in enumerate(bits) if not isinstance(bit, bool)]
-        if elsewhere:
-            answers = [bits[place].to(bits[elsewhere[0]].device) for place in elsewhere]
-            for place, bit in zip(elsewhere, torch.stack(answers).tolist(), strict=True):
-                bits[place] = bit
+        devices = [bit.device for bit in bits if not isinstance(bit, bool)]
+        if devices:
+            answers = [torch.as_tensor(bit, device=devices[0]) for bit in bits]
+            bits = torch.stack(answers).tolist()
         return sources_of(tuple(known), bits)
 
     def copy_of(self, tensor: Any) -> Any | None:
@@ -91,35 +86,25 @@ def is_held_back(tensor: Any) -> bool:
 def _plain(tensor: Any) -> Any:
     """The tensor detached from autograd; for a `DTensor` the local shard."""
     plain = tensor.detach()
-    return plain.to_local() if _is_shard(plain) else plain
-
-
-def _is_shard(tensor: Any) -> bool:
-    """True for a `DTensor`, whose local shard may be empty."""
-    return hasattr(tensor, "to_local")
+    return plain.to_local() if hasattr(plain, "to_local") else plain
 
 
 def _is_comparable(plain: Any) -> bool:
-    known = plain.dtype in (*_WHOLE, *_FLOATING, *_TINY) or plain.is_complex()
-    return (
-        known
-        and type(plain) is torch.Tensor
-        and plain.layout is torch.strided
-        and plain.device.type != "meta"
-    )
+    known = plain.dtype in _COMPARABLE or plain.is_complex()
+    is_dense = type(plain) is torch.Tensor and plain.layout is torch.strided
+    return known and is_dense and plain.device.type != "meta"
 
 
 def is_same(before: Any, now: Any) -> Any:
-    """True if all bits are equal; a bool, or a tensor on the device."""
+    """True if all bits are equal; a bool, or a tensor on the device.
+
+    As floats, NaN would differ from itself, and 0.0 would equal -0.0.
+    """
     if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
         return False
-    old, new = _bits_of(before.to(now.device)), _bits_of(now)
+    flat = [each.resolve_conj().resolve_neg().reshape(-1) for each in (before.to(now.device), now)]
+    old, new = (each.view(torch.uint8) for each in flat)
     return (old == new).all() if is_held_back(new) else torch.equal(old, new)
-
-
-def _bits_of(plain: Any) -> Any:
-    """The bytes of a tensor: as floats, NaN differs from itself, and 0.0 equals -0.0."""
-    return plain.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 def _is_not_finite(plain: Any) -> Any:
@@ -127,6 +112,6 @@ def _is_not_finite(plain: Any) -> Any:
     if plain.dtype in _WHOLE or not plain.numel() or not _is_comparable(plain):
         return False
     real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-    ends = (real.float() if real.dtype in _TINY else real).aminmax()  # NaN if any is NaN
-    answer = torch.stack(list(ends)).isfinite().all().logical_not()
+    lowest_and_highest = real.aminmax()  # NaN if any is NaN
+    answer = torch.stack(list(lowest_and_highest)).isfinite().all().logical_not()
     return answer if is_held_back(plain) else bool(answer)

@@ -12,6 +12,7 @@ and fewer. So `since` is the step before the look that found a change.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -24,7 +25,7 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.records import Optimizer, WhyNot
+from tracer.model.records import Optimizer, Variable, WhyNot
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
@@ -33,23 +34,23 @@ EACH_STEP = 10
 """The number of first steps with a look each; later, a look follows after a quarter more."""
 
 
+@dataclass(eq=False)
 class _Parameter:
     """A parameter of a model, or of the optimizer, as of the looks so far."""
 
-    def __init__(self, parameter: Any, name: str, is_near: bool) -> None:
-        self.reference = ref(parameter)
-        self.record = record_of(parameter, name)
-        self.is_near = is_near
-        """Whether it is in a model of the optimizer."""
-        self.passed = False
-        """Whether the optimizer has it, or had it."""
-        self.why: WhyNot | None = None
-        self.since = 0
-        self.had_gradient = False
-        self.late: int | None = None
-        """Its version when it got a new gradient; None if it got none since it was updated."""
-        self._seen: tuple[int, ref[Any], int] | None = None
-        """Its version, its gradient and the version of that when it was first seen."""
+    reference: ref[Any]
+    record: Variable
+    is_near: bool
+    """Whether it is in a model of the optimizer."""
+    passed: bool = False
+    """Whether the optimizer has it, or had it."""
+    why: WhyNot | None = None
+    since: int = 0
+    had_gradient: bool = False
+    late: int | None = None
+    """Its version when it got a new gradient; None if it got none since it was updated."""
+    seen: tuple[int, ref[Any], int] | None = None
+    """Its version, its gradient and the version of that when it was first seen."""
 
     def look(self, own: Any, is_passed: bool, since: int) -> None:
         """Look at the parameter and its gradient, which may be an old one."""
@@ -64,9 +65,9 @@ class _Parameter:
             return
         # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
         version = getattr(own.grad, "_local_tensor", own.grad)._version
-        if self._seen is None or self._seen[0] != own._version:
-            self.late, self._seen = None, (own._version, ref(own.grad), version)
-        elif self._seen[1]() is not own.grad or self._seen[2] != version:
+        if self.seen is None or self.seen[0] != own._version:
+            self.late, self.seen = None, (own._version, ref(own.grad), version)
+        elif self.seen[1]() is not own.grad or self.seen[2] != version:
             self.late = own._version
 
 
@@ -104,8 +105,7 @@ class FreezeMonitor(Collector):
 
     def model_variables(self) -> Iterator[ModelVariable]:
         """The parameters of the models that are frozen, or that no optimizer has."""
-        passed = [each for each in self._parameters() if each.passed]
-        for each in (*passed, *self._not_passed()):
+        for each in (*self._passed().values(), *self._not_passed()):
             if each.why is not None:
                 own = each.reference()
                 record = each.record if own is None else record_of(own, each.record.name)
@@ -119,37 +119,32 @@ class FreezeMonitor(Collector):
         if now != self._last:
             self._last = now
             names = {key: name for each in alive for key, name in names_in(each).items()}
-            names |= models.names_of(passed.values())
             every = [(own, names[key], True) for key, own in passed.items()]
             for own, name, is_near in [*every, *models.others_than(passed.keys())]:
                 known = self._known.get(id(own))
                 # A parameter that is gone may leave its `id` to another one.
                 if known is None or known.reference() is not own or is_near > known.is_near:
-                    self._known[id(own)] = _Parameter(own, name, is_near)
-        for parameter in self._parameters():
+                    self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
+        for parameter in list(self._known.values()):
             own = parameter.reference()
             if own is not None:
                 parameter.look(own, id(own) in passed, since)
 
     def _is_astray(self) -> bool:
         """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
-        others = [monitor for monitor in list(_all) if monitor is not self]
-        own = self._passed()
-        is_useful = any(each.passed and each.had_gradient for each in self._parameters())
-        return not is_useful or any(each._passed() == own for each in others)
+        own, others = self._passed(), [each for each in list(_all) if each is not self]
+        is_useful = any(each.had_gradient for each in own.values())
+        return not is_useful or any(each._passed().keys() == own.keys() for each in others)
 
-    def _passed(self) -> set[int]:
-        """The ids of the weak references to its parameters, which Python makes only once."""
-        return {id(each.reference) for each in self._parameters() if each.passed}
-
-    def _parameters(self) -> list[_Parameter]:
-        return list(self._known.values())  # another thread may add some
+    def _passed(self) -> dict[int, _Parameter]:
+        """Its parameters, by the ids of their weak references, which Python makes only once."""
+        known = list(self._known.values())  # another thread may add some
+        return {id(each.reference): each for each in known if each.passed}
 
     def _not_passed(self) -> list[_Parameter]:
         """The parameters that no optimizer has; those of other models if they are `late`."""
-        others = [
-            e for e in self._parameters() if not e.passed and (e.is_near or e.late is not None)
-        ]
+        others = [each for each in list(self._known.values()) if not each.passed]
+        others = [each for each in others if each.is_near or each.late is not None]
         if not (all(each.is_near for each in others) or self._is_astray()):
             others = [each for each in others if each.is_near]
         living = instances([compat.Optimizer]) if others else ()

@@ -5,6 +5,7 @@ are searched, once for all parameters of an optimizer, before its first step. No
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -20,39 +21,41 @@ class Parameters(backend.Variables):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self._row = self._record
         self._names: dict[int, str] = {}
-        self._unsearched: dict[int, ref[Any]] = {}
-        """By index, the parameters for which no models have been searched yet."""
+        self._row = lambda own: record_of(own, self._names.get(id(own), _UNNAMED[0]))
 
     def find_names(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, for the rows that are made next."""
         if None in map(self._known, parameters_of(optimizer.param_groups)):
             self._names = names_in(optimizer)
 
-    def _record(self, parameter: Any) -> Variable:
-        if isinstance(parameter, compat.Parameter) and not models.knows(parameter):
-            self._unsearched[len(self._plain)] = ref(parameter)
-        return record_of(parameter, self._names.get(id(parameter), "parameter"))
-
     @property
     def rows(self) -> list[Variable]:
         """The rows of all parameters; searches for names that have not been searched for."""
-        alive = [each for own in self._unsearched.values() if (each := own()) is not None]
-        if not all(map(models.knows, alive)):
+        held = zip(list(self._plain), list(self.objects), strict=False)
+        alive = [each and each() for row, each in held if row.name.startswith(_UNNAMED)]
+        unnamed = [each for each in alive if isinstance(each, compat.Parameter)]
+        if not all(map(models.knows, unnamed)):
             models.search()
         models.vain = 0
-        while self._unsearched:
-            index, reference = self._unsearched.popitem()
-            parameter: Any = reference()
-            for name in models.names_of([parameter]).values():
-                self._plain[index] = record_of(parameter, name)
+        for key, name in models.names_of(unnamed).items():
+            parameter, index = self._index[key]
+            self._plain[index] = record_of(parameter(), name)
         return super().rows
 
 
+_UNNAMED = ("parameter", "param_groups[")
+"""How the names of parameters begin that no model is known to hold."""
+
+
 def record_of(parameter: Any, name: str) -> Variable:
-    """The record of a parameter."""
-    shape, shards = models.whole_of(parameter)
+    """The record of a parameter: of the whole one if this is a shard."""
+    known = models.flattened.get(id(parameter))
+    if known is not None and known[0]() is parameter:
+        _, shape, shards = known
+    else:
+        shape = () if compat.is_lazy(parameter) else tuple(map(int, parameter.shape))
+        shards = compat.shards_of(parameter)
     return Variable(name, shape, str(parameter.dtype).removeprefix("torch."), shards=shards)
 
 
@@ -65,12 +68,10 @@ def names_in(optimizer: Any) -> dict[int, str]:
     groups = optimizer.param_groups
     names = models.find(parameters_of(groups))
     for place, group in enumerate(groups):
-        given = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
-            if index < len(given):
-                names[id(parameter)] = str(given[index])
-            else:
-                names.setdefault(id(parameter), f"param_groups[{place}][{index}]")
+            names.setdefault(id(parameter), f"param_groups[{place}][{index}]")
+        given = zip(group["params"], group.get("param_names") or (), strict=False)
+        names |= {id(parameter): str(name) for parameter, name in given}
     return names
 
 
@@ -81,7 +82,7 @@ def name_of(parameter: Any) -> str:
     """
     if not models.knows(parameter):
         models.search()
-    return models.names_of([parameter]).get(id(parameter), "parameter")
+    return models.names_of([parameter]).get(id(parameter), _UNNAMED[0])
 
 
 _TRIES = 10
@@ -102,8 +103,9 @@ class Models:
         """The parameters for which a search was requested."""
         self._seen: dict[int, ref[Any]] = {}
         """The parameters that were searched for or found in a model."""
-        self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
-        """By `id`, the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
+        self.flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
+        """By `id`, the parameters that `FullyShardedDataParallel` shards, with the whole shape and
+        the number of shards."""
         self.vain = self.searches = 0
         """The searches that found no name since one that did, or since a trace was read; all."""
 
@@ -122,14 +124,6 @@ class Models:
         """True if the last search included this parameter."""
         seen = self._seen.get(id(parameter))
         return seen is not None and seen() is parameter
-
-    def whole_of(self, parameter: Any) -> tuple[tuple[int, ...], int]:
-        """The shape of a whole parameter, and the number of its shards."""
-        known = self._flattened.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            shape = () if compat.is_lazy(parameter) else tuple(map(int, parameter.shape))
-            return shape, compat.shards_of(parameter)
-        return known[1:]
 
     def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:
         """The known names of parameters, by `id`.
@@ -164,7 +158,7 @@ class Models:
         self.searches += 1
         modules = instances([compat.Module])
         self._asked = {key: each for key, each in self._asked.items() if each() is not None}
-        self._seen, self._models, self._flattened = dict(self._asked), {}, {}
+        self._seen, self._models, self.flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         sharded: dict[int, Any] = {}
         for module in modules:
@@ -174,7 +168,7 @@ class Models:
             outermost = id(module) not in inner and "_modules" in vars(module)
             with suppress_faults():  # a module may hold anything, and another thread may change it
                 for each, shape, shards in compat.flattened_in(module):
-                    self._flattened[id(each)] = ref(each), shape, shards
+                    self.flattened[id(each)] = ref(each), shape, shards
                 if outermost:
                     names: dict[int, tuple[ref[Any], str]] = {}
                     for now, name in _named(module):
@@ -220,7 +214,4 @@ models = Models()
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:
     """The parameters of all groups, in order."""
-    if len(groups) == 1:
-        only: Sequence[Any] = groups[0]["params"]
-        return only
-    return [parameter for group in groups for parameter in group["params"]]
+    return list(chain.from_iterable(group["params"] for group in groups))

@@ -200,7 +200,10 @@ class StepCounter:
     @counting
     def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType) -> None:
         """Close the call of a step."""
-        call = self._under_way(known_by(python))
+        stack = reversed(self.recorder.calls_under_way.stack())
+        steps = (each for each in stack if isinstance(each, Step) and each.counter is self)
+        known = STEP, known_by(python)
+        call = next((each for each in steps if (each.method, each.python) == known), None)
         if call is None:
             if self.stopped:
                 return
@@ -220,12 +223,6 @@ class StepCounter:
             updates = call.asked.updates
         self._leave(call, () if skipped and not self._looks else updates)
 
-    def _under_way(self, known: tuple[int, int]) -> Step | None:
-        """The innermost step under way of this optimizer in the frame `known`."""
-        stack = reversed(self.recorder.calls_under_way.stack())
-        own = (call for call in stack if isinstance(call, Step) and call.counter is self)
-        return next((call for call in own if call.method is STEP and call.python == known), None)
-
     def _look(self, call: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
         """Find the requests and updates of a step that has ended; returns the sites of the updates.
 
@@ -234,17 +231,16 @@ class StepCounter:
         """
         parameters = parameters_of(optimizer.param_groups)
         self._is_fused |= any(group.get("fused") for group in optimizer.param_groups)
-        if call.asked is not None and len(call.asked.layouts) == len(parameters):
-            layouts = list(call.asked.layouts)
-        else:
+        layouts = [] if call.asked is None else list(call.asked.layouts)
+        if len(layouts) != len(parameters):
             layouts = compat.layouts_of(parameters)
         adds_zero = any(map(_is_lbfgs, self.recorder.optimizers.alive()))
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
-        hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
-        hides = hides or (bool(inner) and not self._looks)
         hooks = optimizer._optimizer_step_post_hooks or len(compat.global_hooks[1]) > 1
-        if hides and call.asked is None and None in layouts and hooks:
-            self.recorder.note(_CLEARED.format(name=self._name))
+        if call.asked is None and None in layouts and hooks:
+            hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
+            if hides or (inner and not self._looks):
+                self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
