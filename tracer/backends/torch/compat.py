@@ -9,14 +9,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import partial, wraps
 from inspect import unwrap
 from math import prod
 from operator import attrgetter
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
+from torch._C._dynamo import eval_frame as _dynamo
 from torch.optim import optimizer as _home
 from torch.optim.lr_scheduler import LRScheduler as LRScheduler
 from torch.optim.optimizer import Optimizer as Optimizer
@@ -255,3 +256,46 @@ def is_elsewhere(parameter: Any) -> bool:
     `torch/distributed/fsdp/_common_utils.py`.
     """
     return getattr(parameter, "_fsdp_flattened", False) is True and not parameter.numel()
+
+
+# Dynamo, the tracer of `torch.compile`.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+"""True while `torch.compile` traces the code that calls this."""
+
+
+def without_dynamo(function: F) -> F:
+    """Have Python run a function, also if compiled code calls it; its callees may be compiled.
+
+    This does what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without
+    its import, which takes seconds.
+    """
+    vars(function)["_torchdynamo_disable"] = True
+    if hasattr(_dynamo, "set_code_exec_strategy"):
+        skip, default = _dynamo._FrameAction.SKIP, _dynamo._FrameAction.DEFAULT
+        strategy = _dynamo._FrameExecStrategy(skip, default)
+        _dynamo.set_code_exec_strategy(function.__code__, strategy)
+    else:  # until PyTorch 2.7
+        _dynamo.skip_code(function.__code__)
+    return function
+
+
+def left_alone(function: F) -> F:
+    """Have Python run a function and all its callees, also where Dynamo fell back to eager mode.
+
+    If Dynamo cannot break the graph in a frame, as in a `step` that calls another one, the frame
+    runs in eager mode, and its callees would be compiled. This does what `torch.compiler.disable`
+    does, without the import.
+    """
+
+    @wraps(function)
+    def undisturbed(*given: Any, **named: Any) -> Any:
+        compiler = _dynamo.set_eval_frame(None)
+        try:
+            return function(*given, **named)
+        finally:
+            _dynamo.set_eval_frame(compiler)
+
+    return cast(F, without_dynamo(undisturbed))

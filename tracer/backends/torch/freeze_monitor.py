@@ -79,8 +79,6 @@ class FreezeMonitor(Collector):
         _all.add(self)
         self._known: dict[int, _Parameter] = {}
         self._steps = self._due = 0
-        self._last: tuple[frozenset[int], int] = frozenset(), 0
-        """The ids of the optimizers' parameters, and `Models.searches`, as of the last look."""
 
     def step_ends(self, call: Call) -> None:
         """Look at the parameters, in fewer and fewer steps."""
@@ -115,16 +113,13 @@ class FreezeMonitor(Collector):
         """Look at the parameters of the optimizers and of their models."""
         alive = self.root.optimizers.alive()
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
-        now = frozenset(passed), models.searches
-        if now != self._last:
-            self._last = now
-            names = {key: name for each in alive for key, name in names_in(each).items()}
-            every = [(own, names[key], True) for key, own in passed.items()]
-            for own, name, is_near in [*every, *models.others_than(passed.keys())]:
-                known = self._known.get(id(own))
-                # A parameter that is gone may leave its `id` to another one.
-                if known is None or known.reference() is not own or is_near > known.is_near:
-                    self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
+        names = {key: name for each in alive for key, name in names_in(each).items()}
+        every = [(own, names[key], True) for key, own in passed.items()]
+        for own, name, is_near in [*every, *models.others_than(passed.keys())]:
+            known = self._known.get(id(own))
+            # A parameter that is gone may leave its `id` to another one.
+            if known is None or known.reference() is not own or is_near > known.is_near:
+                self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
         for parameter in list(self._known.values()):
             own = parameter.reference()
             if own is not None:

@@ -19,7 +19,7 @@ from threading import get_ident
 from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
-from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Step
@@ -134,7 +134,8 @@ class GradientMonitor(Collector):
             yield BackwardPasses(used)
         if self._added:
             yield GradientsAdded(self._added, steps - self._groups[0])
-        every, groups = max(filter(None, self._groups), key=self._groups.get, default=0), self._lost
+        every = max(filter(None, self._groups), key=self._groups.__getitem__, default=0)
+        groups = self._lost
         if every > 1 and _BACKWARD not in patches and self.steps == self._seen[1]:
             groups = [*groups, *self._cleared, self._waiting or []]
         lost = [len(group) for group in groups if self._path in group[:1]]
@@ -169,17 +170,18 @@ def watch(wanted: bool) -> None:
     _BACKWARD.put(wanted)
 
 
-@dynamo.left_alone
-def _notify(monitors: list[GradientMonitor], callback: str, *given: int) -> None:
-    """Call a method of the monitors; one that raises is dropped."""
-    for monitor in monitors:
-        with suppress_faults():
-            getattr(monitor, callback)(*given)
-            continue
-        monitor.rests = True
+@compat.left_alone
+def _notify(callback: str, *given: int) -> None:
+    """Call a method of the monitors of this thread; one that raises is dropped."""
+    for monitor in list(GradientMonitor.monitors):
+        if monitor.thread == get_ident() and not monitor.rests:
+            with suppress_faults():
+                getattr(monitor, callback)(*given)
+                continue
+            monitor.rests = True
 
 
-@dynamo.without_dynamo
+@compat.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
     thread, under_way = get_ident(), GradientMonitor.under_way
     # A pass in another pass, as in checkpointing, is part of it.
@@ -188,12 +190,9 @@ def _backward(*given: Any, **named: Any) -> Any:
     GradientMonitor.passes += 1
     under_way.add(thread)
     try:
-        every = list(GradientMonitor.monitors)
-        monitors = [each for each in every if each.thread == thread and not each.rests]
-        _notify(monitors, "pass_begins")
+        _notify("pass_begins")
         result = _BACKWARD.original(*given, **named)
-        if monitors:
-            _notify(monitors, "pass_ends", GradientMonitor.paths.above(sys._getframe(1)))
+        _notify("pass_ends", GradientMonitor.paths.above(sys._getframe(1)))
         return result
     finally:
         under_way.discard(thread)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch import compat
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.instances import instances, report_new
 from tracer.core.optimizers import Binding
@@ -39,7 +39,7 @@ compiled: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
 """By `id`, the optimizers with a compiled step."""
 
 
-@dynamo.without_dynamo
+@compat.without_dynamo
 def counter_of(optimizer: Any) -> Any:
     """The step counter of an optimizer, or of the one inside it; None without one.
 
@@ -54,7 +54,7 @@ def counter_of(optimizer: Any) -> Any:
     return None if binding is None else binding.observer
 
 
-@dynamo.left_alone
+@compat.left_alone
 def _notify(optimizer: Any, **making: bool) -> None:
     for listener in list(listeners) if compat.is_optimizer(optimizer) else ():
         listener(optimizer, **making)
@@ -63,27 +63,23 @@ def _notify(optimizer: Any, **making: bool) -> None:
 # The steps, in Python.
 
 
-def before_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Open the call of any optimizer's step; PyTorch calls this before the program's hooks."""
-    if dynamo.is_compiling():
-        note_compiled(id(optimizer))
-        return
-    counter = counter_of(optimizer)
-    if counter is not None:
-        counter.before(optimizer, given, named, sys._getframe(1))
+def _calling(method: Callable[..., None]) -> Callable[..., None]:
+    """A hook that calls a method of an optimizer's `StepCounter` at each step."""
+
+    def hook(optimizer: Any, given: Any, named: Any) -> None:
+        if compat.is_compiling():
+            note_compiled(id(optimizer))
+            return
+        counter = counter_of(optimizer)
+        if counter is not None:
+            method(counter, optimizer, given, named, sys._getframe(1))
+
+    # Dynamo limits the programs for one code object.
+    hook.__code__ = hook.__code__.replace()
+    return hook
 
 
-def after_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Close the call of a step; PyTorch calls this after the program's hooks."""
-    if dynamo.is_compiling():
-        note_compiled(id(optimizer))
-        return
-    counter = counter_of(optimizer)
-    if counter is not None:
-        counter.after(optimizer, named, sys._getframe(1))
-
-
-@dynamo.without_dynamo
+@compat.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     counter = counter_of(compat.behind_proxies(optimizer))
     call = None if counter is None else counter.asked(self, sys._getframe())
@@ -106,11 +102,10 @@ def note_compiled(key: int) -> int:
     If it is 0, Dynamo hides whose step it is: this is noted for all traced optimizers of Keras.
     """
     bound = [binding.optimizer() for binding in list(bindings.values())]
-    alive = [each for each in bound if each is not None]
-    if key and key not in map(id, alive):
-        alive = instances([compat.Optimizer])
-    keras = [each for each in alive if id(type(each)) in plain_classes]
-    for optimizer in [each for each in alive if id(each) == key] if key else keras:
+    found = [each for each in bound if id(type(each)) in plain_classes]
+    if key:
+        found = [each for each in (*bound, *instances([compat.Optimizer])) if id(each) == key][:1]
+    for optimizer in found:
         compiled[id(optimizer)] = optimizer
         counter_of(optimizer)  # a recording may attach it now
         binding = bindings.get(id(optimizer))
@@ -157,7 +152,8 @@ _SCALER = Patch(
     compat.GradScaler, "step", _step_of_scaler, "to see the steps that it skips", "traced"
 )
 functools.update_wrapper(_step_of_scaler, _SCALER.original)
-_patches = (*map(compat.Hook, compat.global_hooks, (before_step, after_step)), _SCALER)
+_hooks = map(_calling, (StepCounter.before, StepCounter.after))
+_patches = (*map(compat.Hook, compat.global_hooks, _hooks), _SCALER)
 
 
 def put_in_place() -> None:

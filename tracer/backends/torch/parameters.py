@@ -106,8 +106,8 @@ class Models:
         self.flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
         """By `id`, the parameters that `FullyShardedDataParallel` shards, with the whole shape and
         the number of shards."""
-        self.vain = self.searches = 0
-        """The searches that found no name since one that did, or since a trace was read; all."""
+        self.vain = 0
+        """The searches that found no name since one that did, or since a trace was read."""
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
@@ -155,7 +155,6 @@ class Models:
 
     def search(self) -> None:
         """Search all objects for models."""
-        self.searches += 1
         modules = instances([compat.Module])
         self._asked = {key: each for key, each in self._asked.items() if each() is not None}
         self._seen, self._models, self.flattened = dict(self._asked), {}, {}

@@ -22,8 +22,7 @@ from types import FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
-from tracer.backends.torch import compat, dynamo
-from tracer.backends.torch.dynamo import F
+from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
 from tracer.core.call_paths import frames_from
@@ -103,7 +102,7 @@ class Step(calls.Step):
         return "" if is_inner or self.counter.stopped else _RAISED
 
 
-def counting(method: F) -> F:
+def counting(method: compat.F) -> compat.F:
     """Run a method of a `StepCounter` in Python, also where Dynamo fell back to eager mode.
 
     An exception in the method disables the recorder, not the program: see `Recorder.fault`.
@@ -119,7 +118,7 @@ def counting(method: F) -> F:
             self.recorder.fault(error)
             return None
 
-    return cast(F, dynamo.left_alone(guarded))
+    return cast(compat.F, compat.left_alone(guarded))
 
 
 class StepCounter:
@@ -198,7 +197,9 @@ class StepCounter:
                         self.recorder.effects.hold(call, index, each)
 
     @counting
-    def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType) -> None:
+    def after(
+        self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType
+    ) -> None:
         """Close the call of a step."""
         stack = reversed(self.recorder.calls_under_way.stack())
         steps = (each for each in stack if isinstance(each, Step) and each.counter is self)
