@@ -60,11 +60,8 @@ def test_states_that_step_by_themselves_in_one_program(made: Any) -> None:
     assert [float(state[0][0][0, 0]) for state in (one, two)] == [3, 4]
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates()) == (8, 7 * 4)
-    if made is jax.jit:
-        assert "ran several times before its step ended" in trace.notes[0]
-    else:
-        assert sorted(trace.updates(step=number) for number in range(1, 9)) == [0] + [4] * 7
-        assert trace.complete and "updated-twice" not in {each.code for each in trace.findings()}
+    assert sorted(trace.updates(step=number) for number in range(1, 9)) == [0] + [4] * 7
+    assert trace.complete and "updated-twice" not in {each.code for each in trace.findings()}
 
 
 def test_eager_steps_after_a_program_keep_their_numbers() -> None:
@@ -98,38 +95,6 @@ def test_an_update_outside_of_every_step() -> None:
     assert float(value[0, 0]) == trace.updates() == 3
     assert trace.steps == 0
     assert trace.blocks[-1].outside
-
-
-class InALoop(Odometer):
-    """Updates each variable three times in a loop of its own."""
-
-    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        mapped = self.mapped()
-
-        def body(_: Any, values: Any) -> Any:
-            mapping = [*zip(mapped, values, strict=True)]
-            with keras.StatelessScope(state_mapping=mapping) as scope:
-                for gradient, variable in zip(grads, trainable_variables, strict=True):
-                    self.update_step(gradient, variable, 1.0)
-            return [scope.get_current_value(each) for each in mapped]
-
-        made = lax.fori_loop(0, 3, body, [each.value for each in mapped])
-        for variable, value in zip(mapped, made, strict=True):
-            variable.assign(value)
-
-
-def test_a_loop_in_a_step() -> None:
-    """Nothing that the step reports depends on the loop: it may report before its parts."""
-    optimizer = tracer.wrap(InALoop())
-    loop = Loop(optimizer)
-    optimizer.mapped = lambda: [*loop.model.trainable_variables, *optimizer.variables]
-    step = jax.jit(loop.step)
-    for _ in range(4):
-        loop.state = step(loop.state, X[:8], Y[:8])
-    assert float(loop.state[0][0][0, 0]) == 12
-    trace = tracer.trace_of(optimizer)
-    counted = [trace.updates(step=number) for number in range(1, 5)]
-    assert counted == [12] * 4 or "it is unknown in which steps" in trace.notes[0]
 
 
 def test_a_reading_waits_for_what_runs() -> None:
@@ -278,13 +243,25 @@ def test_a_step_that_is_jitted_again_each_time_leaves_nothing_behind() -> None:
     assert sum(graph.idle for graph in trace.data.graphs) == 1
 
 
-def test_the_program_of_a_step_in_a_branch_is_counted() -> None:
-    """A loss scale steps in a branch of Keras's function, which JAX traces once."""
-    optimizer = keras.optimizers.LossScaleOptimizer(Odometer(), initial_scale=1.0)
-    trained = model(tracer.wrap(optimizer))
-    trained.fit(X[:16], Y[:16], batch_size=4, verbose=0)
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("every", [None, 2])
+def test_a_step_in_a_branch(eager: bool, every: int | None) -> None:
+    """A loss scale skips the third of six steps; of the others, each `every`-th is kept."""
+    odometer = Odometer(gradient_accumulation_steps=every)
+    optimizer = tracer.wrap(keras.optimizers.LossScaleOptimizer(odometer, initial_scale=1.0))
+    trained = model(optimizer)
+    trained.compile(optimizer, "mse", run_eagerly=eager, jit_compile=not eager)
+    x = np.concatenate([X[:8], not_finite(True)[:4], X[:12]])
+    trained.fit(x, Y[:24], batch_size=4, shuffle=False, verbose=0)
     trace = tracer.trace_of(optimizer)
-    assert trace.steps == 4 and trace.answer().endswith("all while tracing 1 program.")
+    kept = [4, 4, 0, 4, 4, 4] if every is None else [0, 4, 0, 0, 4, 0]
+    assert [trace.updates(step=number) for number in range(1, 7)] == kept
+    assert float(trained.trainable_variables[0].numpy()[0, 0]) == sum(kept) / 4
+    assert sum(trace.count("discarded", by=()).values()) == (0 if every is None else 3 * 4)
+    assert trace.complete, trace.notes
+    # The step around it is called in each eager step, and the inner one to trace the branch.
+    assert trace.calls() == 7 * (6 if eager else 1)
+    assert eager or trace.answer().endswith("while tracing 1 program.")
 
 
 def test_arrays_that_a_variable_holds_are_no_variables() -> None:

@@ -41,14 +41,6 @@ def in_a_branch_that_some_members_take(loop: Loop) -> Any:
     return jax.tree.map(lambda each: each[0], stepped)
 
 
-def in_a_branch_of_the_loss_scale(loop: Loop) -> Any:
-    """The second member's gradients are not finite, so it leaves out the step in its branch."""
-    states = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
-    x = np.stack([X[:8], np.full_like(X[:8], np.inf)])
-    stepped = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))(states, x, Y[:8])
-    return jax.tree.map(lambda each: each[0], stepped)
-
-
 def in_a_checkpoint(loop: Loop) -> Any:
     def loss(x: Any) -> Any:
         state = jax.checkpoint(loop.step)(loop.state, x, Y[:8])
@@ -75,13 +67,15 @@ def test_the_program_runs_and_the_trace_says_it(program: Any, said: str) -> None
     assert said in trace.notes[0]
 
 
-def test_members_of_which_some_leave_out_a_branch() -> None:
+def test_members_of_which_one_leaves_out_a_branch() -> None:
+    """The second member's gradients are not finite, so its loss scale skips the step."""
     loop = Loop(tracer.wrap(scaled(Odometer())))
-    weights, _ = in_a_branch_of_the_loss_scale(loop)
-    assert float(np.asarray(weights[0])[0, 0]) == 1
+    states = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    x = np.stack([X[:8], np.full_like(X[:8], np.inf)])
+    weights, _ = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))(states, x, Y[:8])
+    assert np.asarray(weights[0])[:, 0, 0].tolist() == [1, 0]
     trace = tracer.trace_of(loop.optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (1, 2 * 4, False)
-    assert "that only some members take" in trace.notes[0]
+    assert (trace.steps, trace.updates(), trace.complete) == (1, 4, True)
 
 
 def test_a_step_method_that_returns_what_it_likes() -> None:
@@ -100,27 +94,39 @@ def test_a_step_method_that_returns_what_it_likes() -> None:
     assert (trace.updates(step=2), trace.complete) == (4, True)
 
 
-def test_more_parts_than_can_wait_for_their_step() -> None:
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_loop_inside_a_step(steps: bool) -> None:
+    """Of updates, or of the inner step: the loop runs three times, and Python calls it once."""
+
     class Looping(Odometer):
         def _backend_apply_gradients(self, gradients: Any, variables: Any) -> None:
-            held = [*variables, self.iterations]
+            self.repeat(lambda: self.update_step(gradients[0], variables[0], 1.0), variables)
 
+        def repeat(self, do: Any, variables: Any) -> None:
             def body(_: Any, values: Any) -> Any:
                 with keras.StatelessScope(zip(held, values, strict=True)) as scope:
-                    self.update_step(gradients[0], variables[0], 1.0)
-                    self.iterations.assign_add(1)
+                    do()
                 return [scope.get_current_value(each) for each in held]
 
-            values = lax.fori_loop(0, 4200, body, [each.value for each in held])
+            held = [*variables, *self.variables]
+            values = lax.fori_loop(0, 3, body, [each.value for each in held])
             for variable, value in zip(held, values, strict=True):
                 variable.assign(value)
 
-    loop = Loop(tracer.wrap(Looping()))
+    class Scale(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+        def apply(self, gradients: Any, variables: Any = None) -> None:
+            do = lambda: self.inner_optimizer.apply(gradients)  # noqa: E731
+            Looping.repeat(self, do, self.inner_optimizer._trainable_variables)
+
+        stateless_apply = keras.optimizers.Optimizer.stateless_apply
+
+    optimizer = tracer.wrap(Scale(Odometer()) if steps else Looping())
+    loop = Loop(optimizer)
     weights, _ = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
-    assert float(weights[0][0, 0]) == 4200
-    trace = tracer.trace_of(loop.optimizer)
-    assert (trace.updates(), trace.complete) == (4096, False)
-    assert "parts ran before their step" in trace.notes[0]
+    assert float(weights[0][0, 0]) == 3
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates(), trace.complete) == (4 * steps, False)
+    assert ("several times" if steps else "in a branch, a loop") in trace.notes[0]
 
 
 def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:

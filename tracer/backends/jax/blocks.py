@@ -1,10 +1,11 @@
 """Close blocks: all calls traced into one program, or made in one eager step, share one op.
 
 On JAX a *place* is a trace: the body of a jitted function, a loop or a branch. A call whose parent
-is in the same place passes its sites to it. Other calls close a block and add one op to the program
-(`primitive`). Its operands are the optimizer's iterations before and after the block, the outcome
-of updates that may be discarded, and what effects compare, if recorded (`values`).
-`programs` combines the reports of these ops.
+is in the same place passes its sites to it, and so does a step in a branch of another one, as in a
+loss scale: whether the branch ran shows in the optimizer's iterations. Other calls inside a step
+are not counted. An outermost call closes a block and adds one op to the program (`primitive`). Its
+operands are the optimizer's iterations before and after the block, the outcome of updates that may
+be discarded or skipped, and what effects compare, if recorded (`values`).
 
 In eager mode, Python counts a step. JAX computes values asynchronously, and reading one waits: so
 do steps once the optimizer is in a program too, so that steps stay in order, or if part of a step
@@ -13,15 +14,14 @@ is conditional.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import KEPT, ProgramBlock, ProgramCounters, report_of
+from tracer.backends.jax.programs import DISCARDED, KEPT, SKIPPED, ProgramBlock, ProgramCounters
 from tracer.backends.jax.values import (
     NO_RATE,
     JaxEffects,
@@ -46,9 +46,13 @@ _NOT_COMPILED = (
     "a step in a shard_map outside jax.jit is not counted: put the shard_map inside jax.jit"
 )
 
-_SEVERAL = (
-    "several optimizers inside one step accumulate gradients: the updates that they computed and "
-    "discarded are counted as updates"
+_UNKNOWN = (
+    "it is unknown which updates of a step were kept, as with several optimizers inside one that "
+    "accumulate gradients: all that it computed are counted"
+)
+_INSIDE = (
+    "an update in a branch, a loop or a jitted function of the optimizer's own, inside a step, is "
+    "not counted"
 )
 
 
@@ -59,8 +63,6 @@ class StepStart(NamedTuple):
     """The variable that holds the optimizer's iterations."""
     value: Any
     """Its value, or the value that `stateless_apply` gets for it."""
-    parts: tuple[ProgramBlock, ...] = ()
-    """The blocks that were traced as its parts, in branches and loops."""
 
 
 def current_place() -> Place:
@@ -148,7 +150,10 @@ class JaxBlocks(backend.Blocks):
 
     def close(self, call: Call, failed: bool) -> None:
         """Count `call` and all calls inside it as one block."""
-        effects = self.counters.effects if call.parent is None and call.role == "step" else None
+        if call.parent is not None:
+            self._pass_on(call)
+            return
+        effects = self.counters.effects if call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
         rate = self.rate_of(call)
@@ -159,55 +164,70 @@ class JaxBlocks(backend.Blocks):
         program, numbers = self._program_of(call, tuple(compared))
         numbers.append(NO_RATE if rate is None else rate)
         answers = [answers_about([*compared.values()])] if compared else []
+        if program.function:
+            self._note_calls(call, program)
         if not eager:
             self._count_in_program(program, [*numbers, *answers], call)
-            if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
-                self._note_tracing(call, program, failed)
-        elif once:
-            report = report_of([*map(int, numbers), *np.ravel(answers).tolist()])
-            self.counters.enqueue(program, 0, [report])
+            self._note_tracing(call, program, failed)
         else:
             primitive.count(program, *numbers, *answers, auxiliary=self.auxiliary(call))
 
+    def _pass_on(self, call: Call) -> None:
+        """Pass the sites of a call in a branch to its parent, if the step shows whether it ran."""
+        parent, step = call.parent, outermost(call)
+        if isinstance(call.extra, StepStart) and isinstance(step.extra, StepStart):
+            clock, before = call.extra
+            if clock is step.extra.clock and value_after(call, clock) is not before:
+                parent.sites += call.sites
+                parent.site_notes += [(None, site) for site in call.sites]
+                return
+        self._note(_INSIDE)
+
     def _program_of(self, call: Call, compared: tuple[int, ...]) -> tuple[ProgramBlock, list[Any]]:
         """The block of a call, and the first numbers of its `Report`."""
-        alone = "step" if call.role == "step" else "alone"
-        role = alone if call.parent is None else "part"
+        before, after, clock = self.steps_so_far(call)
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
         decided = frozenset(site for _, site in call.site_notes)
-        if len(outcomes) > 1:
-            self._note(_SEVERAL)
+        in_branch = any(outcome is None for outcome in outcomes)
+        if len(outcomes) > 1 or (in_branch and clock is None):
+            self._note(_UNKNOWN)
             outcomes, decided = [], frozenset()
-        before, after, clock = self.steps_so_far(call)
-        trace = call.place.graph
-        function = "" if call.place is EAGER else compat.function_name(compat.outermost(trace))
+        elif in_branch:
+            every = innermost(call.original.__self__).gradient_accumulation_steps or 1
+            kept = jnp.where(after % every == 0, KEPT, DISCARDED)
+            outcomes = [jnp.where(after == before, SKIPPED, kept)]
+        function = "a branch" if in_branch else ""
+        if call.place is not EAGER:
+            function = compat.function_name(compat.outermost(call.place.graph))
         path, number = self._path_to(call), self.counters.number_of(clock)
+        is_step, sites = call.role == "step", tuple(call.sites)
         program = ProgramBlock(
-            self.counters, function, role, tuple(call.sites), decided, path, number, compared
+            self.counters, function, is_step, sites, decided, path, number, compared
         )
         return program, [before, after, *(outcomes or [KEPT])]
 
     def rate_of(self, call: Any) -> Any:
         """The learning rate of a step in a program, if it is a variable, as the op reports it."""
-        if call.place is EAGER or call.role != "step" or call.parent is not None:
+        if call.place is EAGER or call.role != "step":
             return None
         rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
         value = value_before(call, rate)
         return None if value is None else bits_of_rate(value)
 
-    def _count_in_program(self, program: ProgramBlock, numbers: list[Any], call: Call) -> None:
-        """Add the op of a block to the program that is being traced."""
+    def _note_calls(self, call: Call, program: ProgramBlock) -> None:
+        """Note what led to calls while tracing; of an eager step with a branch, to all calls."""
         for number in call.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, program.path] += 1
+            if call.place is EAGER and number not in program.decided:
+                self._sites.traced(number)
+
+    def _count_in_program(self, program: ProgramBlock, numbers: list[Any], call: Call) -> None:
+        """Add the op of a block to the program that is being traced."""
         axes = compat.axis_names()  # per-device programs: each device is a replica
         if axes:
             program.replicas = min(jax.lax.axis_size(axes), jax.local_device_count())
         self.counters.add(program)
-        step = outermost(call)
-        if isinstance(step.extra, StepStart) and step.place is not EAGER:
-            program.parts = frozenset(step.extra.parts)
-            step.extra = step.extra._replace(parts=(*step.extra.parts, program))
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
@@ -222,21 +242,15 @@ class JaxBlocks(backend.Blocks):
             path = UNKNOWN if caller is None else self.callers.above(caller)
             return compat.definition_of(root, self._traced_for), path
 
-        step = program.role == "step"
-        part = Part(0, step, lambda _: runs[0] or max([*runs.values()], default=0))
+        part = Part(0, program.step, lambda _: runs[0] or max([*runs.values()], default=0))
         with self.counters.lock:
             self.tracings.add(root, part, define, self.counters.steps, failed)
 
     def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
         """The iterations before and after a block, and the variable that holds them."""
-        around = _stepping_around(call)
-        if around is None:
+        if not isinstance(call.extra, StepStart):
             return 0, 0, None
-        clock, before, _ = around.extra
-        if around is not call:  # in a branch
-            with suppress(TypeError):  # in a scope of the program without this variable
-                before = clock.value
-            return before, before, clock
+        clock, before = call.extra
         after = value_after(call, clock)
         return (0, 0, None) if after is None else (before, after, clock)
 
@@ -299,11 +313,6 @@ class JaxBlocks(backend.Blocks):
                     "these steps, or the step count was set, for example by a checkpoint; wrap "
                     "the optimizer before its steps are compiled"
                 )
-        if any(self.counters.waiting.values()):
-            yield (
-                "parts of steps ran, for example in a branch, and it is unknown in which steps: "
-                "they are not counted"
-            )
         if len(numbers) < self.counters.replicas or len({*numbers}) > 1:
             yield (
                 "some replicas of this process reported fewer steps than others: steps of a pmap "
@@ -339,10 +348,3 @@ class JaxBlocks(backend.Blocks):
         if len(moved) == len(known) and max(moved, default=0) >= AGAIN:
             found += [StateRenewed(max(moved)), Iterations(known[0].first, known[0].last)]
         return tuple(found)
-
-
-def _stepping_around(call: Any) -> Any:
-    """The innermost call around `call` of a step method whose iterations are known."""
-    while call is not None and call.extra.__class__ is not StepStart:
-        call = call.parent
-    return call

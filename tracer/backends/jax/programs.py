@@ -1,13 +1,8 @@
 """Count the blocks of programs that JAX runs: which ran, in which step, and with which outcome.
 
 A block of a program has one op (`tracer.backends.jax.primitive`), which calls `ProgramBlock.ran`
-with numbers of that run: the optimizer's iterations before and after the block, and for each group
-that may be discarded, its outcome. The op of a step has results of the step among its operands, so
-branches and loops inside the step report before it. Otherwise XLA promises no order: of two steps
-in one program, parts of the second may report before the first step ends. So parts wait until a
-step reports whose iterations enclose theirs. A part whose step never reports is not counted, and
-the trace notes it: a function traced inside a step may be called outside one later, and a part that
-is no operand of the step's op may run after it.
+with numbers of that run: the optimizer's iterations before and after the block, and for updates
+that may be discarded or skipped, their outcome.
 
 Under `vmap` one call reports all members. That counts as one step, with the part of each member.
 
@@ -17,8 +12,8 @@ lock empties.
 """
 
 import struct
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, NamedTuple
@@ -26,19 +21,15 @@ from typing import Any, NamedTuple
 from tracer.backends.jax.values import NO_RATE, sources
 from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.log import UNIT, WITHIN, HostLog
+from tracer.core.log import UNIT, HostLog
 
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 """The outcome of updates: computed but discarded; kept; not computed; partly kept."""
 
-_MAX_WAITING = 4096
-"""How many parts on one replica wait for their step; more than nearly any step has."""
-
-_AGAIN = (
-    "a branch or a loop inside a step ran several times before its step ended: all its updates are "
-    "counted in that step, although some may be of another one"
+_SEVERAL_TIMES = (
+    "a step inside a step, in a branch or a loop, ran several times: what Python called once is "
+    "counted once"
 )
-_TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first ones are not counted"
 
 
 class Report(NamedTuple):
@@ -56,20 +47,14 @@ class Report(NamedTuple):
     """The answers about compared variables: see `values`."""
 
 
-def report_of(row: Sequence[int]) -> Report:
-    """The report that an op passes as a row of numbers."""
-    before, after, outcome, rate, *seen = row
-    return Report(before, after, outcome, rate, tuple(seen))
-
-
 @dataclass(eq=False)
 class ProgramBlock:
     """A block in one program, which its op calls; only the op holds it."""
 
     counters: "ProgramCounters"
     function: str
-    role: str
-    """`step`, `part` of a step, or `alone`."""
+    step: bool
+    """Whether it is a step, not an update outside of every step."""
     sites: tuple[int, ...]
     decided: frozenset[int]
     """The sites whose outcome the op reports."""
@@ -80,8 +65,6 @@ class ProgramBlock:
     """The variables of a step that are compared, if effects are recorded."""
     replicas: int = 0
     """If not 0, so many report in this process, and the op says which."""
-    parts: "frozenset[ProgramBlock]" = frozenset()
-    """For a step: the blocks that were traced as its parts."""
     runs: Counter[int] = field(default_factory=Counter)
     """How often it was executed on each replica; a batch of members counts once."""
     logs: dict[tuple[int, ...], HostLog] = field(default_factory=dict)
@@ -102,7 +85,7 @@ class ProgramBlock:
             for replica, *row in rows if self.replicas else ():
                 by_replica.setdefault(replica, []).append(row)
             for replica, own in by_replica.items():
-                reports = [report_of(row) for row in own]
+                reports = [Report(*row[:4], tuple(row[4:])) for row in own]
                 self.counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
             self.counters.fault(error)
@@ -145,10 +128,6 @@ class ProgramCounters(Counters):
         """The largest number of replicas of a step that ran."""
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
-        self.waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
-            lambda: deque(maxlen=_MAX_WAITING)
-        )
-        """By replica, the parts that were reported before their step."""
 
     def number_of(self, clock: Any) -> int:
         """The number of a variable with iterations, which no other one gets; 0 for None."""
@@ -187,23 +166,18 @@ class ProgramCounters(Counters):
         stamp = 0
         program.runs[replica] += 1
         self.members = max(self.members, len(reports))
-        if program.role == "part":
-            if len(self.waiting[replica]) == _MAX_WAITING:
-                self.note(_TOO_MANY)
-            self.waiting[replica].append((program, reports))
-            return
         report = reports[0]
         before, after, clock = report.before, report.after, (program.clock, replica)
         first, last, moved = self.progress.get(clock, (before, after, 0))
         moved += after - before
         self.progress[clock] = Progress(min(first, before), max(last, after), moved)
-        if program.role == "step":
+        if program.clock and program.decided and any(r.after - r.before > 1 for r in reports):
+            self.note(_SEVERAL_TIMES)
+        if program.step:
             self.replicas = max(self.replicas, program.replicas)
             if report.rate != NO_RATE:
                 self._note_rate(replica, {report.rate for report in reports})
             stamp = UNIT * self.take_number(replica)
-            if self.waiting:
-                self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and program.variables and self.effects is not None:
             seen = sources(program.variables, tuple([report.seen for report in reports]))
@@ -215,25 +189,6 @@ class ProgramCounters(Counters):
         value = float(f"{value:.7g}")  # the digits of a float32
         first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
         self.rates[replica] = first, value, values + (value != last), steps + 1
-
-    def _log_parts(
-        self, step: ProgramBlock, replica: int, steps: Sequence[Report], stamp: int
-    ) -> None:
-        """Count the parts of a step.
-
-        Steps of independent states may begin with equal iterations, so only blocks traced in the
-        step are its parts; a step without any may call a function that was traced earlier.
-        """
-        waiting, counted = self.waiting.pop(replica, ()), set()
-        for part, reports in waiting:
-            same = part.clock != step.clock or any(map(_is_in, reports, steps))
-            if same and (part in step.parts or not step.parts):
-                if part in counted:
-                    self.note(_AGAIN)
-                self._log_of(part, replica, reports).add(stamp)
-                counted.add(part)
-            else:
-                self.waiting[replica].append((part, reports))
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""
@@ -269,8 +224,7 @@ class ProgramCounters(Counters):
             for member, outcome in enumerate(outcomes)
             for site in self._as_done(program, replica, outcome, first=not member)
         ]
-        step = program.role == "step"
-        return CountedBlock(replica, program.function, step, tuple(sites), program.path)
+        return CountedBlock(replica, program.function, program.step, tuple(sites), program.path)
 
     def _as_done(
         self, program: ProgramBlock, replica: int, outcome: int, first: bool
@@ -286,18 +240,9 @@ class ProgramCounters(Counters):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if number in program.decided and site.role == "update":
+            if number in program.decided:
                 if outcome == SKIPPED:
                     continue
-                if outcome == DISCARDED:
+                if outcome == DISCARDED and site.role == "update":
                     site = site._replace(role="discarded")
             yield self._sites.number(*site._replace(replica=replica))
-
-
-def _is_in(part: Report, step: Report) -> bool:
-    """True if the iterations place a part inside a step of the same optimizer.
-
-    A part that moves the iterations has its own values before and after.
-    """
-    inside = step.before <= part.before and part.after <= step.after
-    return inside and (part.before < step.after or step.before == step.after)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from tracer.backends.jax.blocks import JaxBlocks, StepStart
+from tracer.backends.jax.blocks import JaxBlocks
 from tracer.backends.optax import outcome
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.leaves import Leaves, Pairs
@@ -35,7 +35,7 @@ class Step(calls.Step):
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
-            self.python, self.extra = sys._getframe(1), StepStart(None, None)
+            self.python = sys._getframe(1)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])
             list(self.recorder.requests(self, self.index, _STEP, self.wanted or ()))
