@@ -199,10 +199,9 @@ class JaxBlocks(backend.Blocks):
         function = "a branch" if in_branch else ""
         if call.place is not EAGER:
             function = compat.function_name(compat.outermost(call.place.graph))
-        path, number = self._path_to(call), self.counters.number_of(clock)
-        is_step, sites = call.role == "step", tuple(call.sites)
+        is_step, sites, path = call.role == "step", tuple(call.sites), self._path_to(call)
         program = ProgramBlock(
-            self.counters, function, is_step, sites, decided, path, number, compared
+            self.counters, function, is_step, sites, decided, path, clock, compared
         )
         return program, [before, after, *(outcomes or [KEPT])]
 

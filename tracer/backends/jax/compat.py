@@ -7,7 +7,6 @@ Python does not see calls of a jitted function that has a program. But while a s
 trace has the outermost function and each of its arguments: see `definition_of`.
 """
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,18 +49,22 @@ _COMPARED = 64
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
 
+def _with_parents(trace: Any) -> Iterator[Any]:
+    """A trace of JAX and those around it, innermost first."""
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
 def current_trace() -> Any:
     """The program being traced on this thread; None in eager mode.
 
     Inside `jax.grad` or `jax.vmap`, it is the program around them, which runs their work.
     """
-    trace: Any = _trace_context.trace
-    while not isinstance(trace, _EvalTrace | DynamicJaxprTrace):
-        parent = getattr(trace, "parent_trace", None)
-        if parent is None:
-            break
-        trace = parent
-    return None if isinstance(trace, _EvalTrace) else trace
+    traces = [*_with_parents(_trace_context.trace)]
+    programs = (each for each in traces if isinstance(each, _EvalTrace | DynamicJaxprTrace))
+    found = next(programs, traces[-1])
+    return None if isinstance(found, _EvalTrace) else found
 
 
 def is_plain() -> bool:
@@ -174,12 +177,7 @@ def _known_of(trace: Any, what: str) -> Any:
 
 def outermost(trace: Any) -> Any:
     """The outermost program around `trace`; `trace` itself if JAX does not tell."""
-    around = trace
-    while around is not None and not isinstance(around, _EvalTrace):
-        if isinstance(around, DynamicJaxprTrace):
-            trace = around
-        around = getattr(around, "parent_trace", None)
-    return trace
+    return [trace, *(t for t in _with_parents(trace) if isinstance(t, DynamicJaxprTrace))][-1]
 
 
 def arguments_of(trace: Any) -> dict[str, str]:
@@ -220,23 +218,11 @@ def signature_of(leaves: dict[str, str]) -> str:
     >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
     'x: float32[32, 4], train: bool[]'
     >>> signature_of({**{f"state[{n}]": "float32[2, 3]" for n in range(4)}, "x": "float32[32]"})
-    '2 arrays (12 elements), state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
+    '2 arrays, state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
     """
-    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()][-MAX_NAMES:]
-    others = [*leaves.values()][:-MAX_NAMES]
-    if others:
-        parts.insert(0, f"{some(len(others), 'array')} ({sum(map(_elements, others)):,} elements)")
-    return ", ".join(parts)
-
-
-def _elements(leaf: str) -> int:
-    """The number of elements of an array.
-
-    >>> _elements("float32[2, 3]")
-    6
-    """
-    sizes = leaf.partition("[")[2].partition("]")[0].split(", ")
-    return math.prod(int(size) for size in sizes if size.isdigit())
+    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()]
+    others = [some(len(parts) - MAX_NAMES, "array")] if len(parts) > MAX_NAMES else []
+    return ", ".join([*others, *parts[-MAX_NAMES:]])
 
 
 def caller_of_jax(frame: Any) -> Any:

@@ -59,8 +59,8 @@ class ProgramBlock:
     decided: frozenset[int]
     """The sites whose outcome the op reports."""
     path: int
-    clock: int
-    """A number that identifies the optimizer whose iterations are reported."""
+    clock: Any
+    """The variable with the iterations that are reported; None without one."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
     replicas: int = 0
@@ -102,6 +102,8 @@ class Progress(NamedTuple):
     """The sum of the moves of all steps; of one member under `vmap`. If it is less than `last -
     first`, steps between them were not reported.
     """
+    clock: Any
+    """The variable with the iterations."""
 
 
 class ProgramCounters(Counters):
@@ -116,25 +118,16 @@ class ProgramCounters(Counters):
         super().__init__()
         self.note = note
         self.fault = fault
-        self._clocks: dict[int, Any] = {}
-        """By `id`, the variables with iterations."""
         self.members = 1
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
-        """By `ProgramBlock.clock` and replica."""
+        """By the `id` of `ProgramBlock.clock` and replica."""
         self.rates: dict[int, tuple[float, float, int, int]] = {}
         """By replica, the first and last learning rate, how many, and in how many steps."""
         self.replicas = 0
         """The largest number of replicas of a step that ran."""
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
-
-    def number_of(self, clock: Any) -> int:
-        """The number of a variable with iterations, which no other one gets; 0 for None."""
-        if clock is None:
-            return 0
-        self._clocks[id(clock)] = clock
-        return id(clock)
 
     def add(self, program: ProgramBlock) -> None:
         """Add the block of a newly traced op."""
@@ -167,11 +160,16 @@ class ProgramCounters(Counters):
         program.runs[replica] += 1
         self.members = max(self.members, len(reports))
         report = reports[0]
-        before, after, clock = report.before, report.after, (program.clock, replica)
-        first, last, moved = self.progress.get(clock, (before, after, 0))
+        before, after, clock = report.before, report.after, (id(program.clock), replica)
+        first, last, moved, _ = self.progress.get(clock, (before, after, 0, None))
         moved += after - before
-        self.progress[clock] = Progress(min(first, before), max(last, after), moved)
-        if program.clock and program.decided and any(r.after - r.before > 1 for r in reports):
+        ends = min(first, before), max(last, after)
+        self.progress[clock] = Progress(*ends, moved, program.clock)
+        if (
+            program.clock is not None
+            and program.decided
+            and any(r.after - r.before > 1 for r in reports)
+        ):
             self.note(_SEVERAL_TIMES)
         if program.step:
             self.replicas = max(self.replicas, program.replicas)
@@ -192,8 +190,7 @@ class ProgramCounters(Counters):
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""
-        number = self.number_of(clock)
-        return [known for (of, _), known in list(self.progress.items()) if of == number]
+        return [known for known in list(self.progress.values()) if known.clock is clock]
 
     def moved(self, optimizer: Any) -> int | None:
         """How far reported steps moved an optimizer's iterations; None without a report."""

@@ -47,34 +47,30 @@ def value_before(step: Any, variable: Any) -> Any:
     `stateless_apply` gets the values as arguments.
     """
     if step.method == "stateless_apply":
-        return values_given(step).get(id(variable))
+        return _values_given(step).get(id(variable))
     return getattr(variable, "value", None)
 
 
 def value_after(step: Any, variable: Any) -> Any:
     """The value of a variable when a step method has ended; None if it is unknown."""
     if step.method == "stateless_apply":
-        return values_returned(step).get(id(variable))
+        return _by_variable(step, step.result).get(id(variable))
     return variable.value
 
 
-def values_given(step: Any) -> dict[int, Any]:
+def _values_given(step: Any) -> dict[int, Any]:
     """The value that the call `step` of `stateless_apply` gets for each variable, by its `id`."""
     names = "optimizer_variables", "grads", "trainable_variables"
     given = {**step.kwargs, **dict(zip(names, step.args, strict=False))}
-    return _by_variable(step, given.get("trainable_variables"), given.get("optimizer_variables"))
+    return _by_variable(step, (given.get(names[2]), given.get(names[0])))
 
 
-def values_returned(step: Any) -> dict[int, Any]:
-    """The value that it returned for each variable; empty if unknown."""
-    pair = isinstance(step.result, tuple | list) and len(step.result) == 2  # else it raised
-    return _by_variable(step, *step.result) if pair else {}
-
-
-def _by_variable(step: Any, weights: Any, of_optimizer: Any) -> dict[int, Any]:
+def _by_variable(step: Any, state: Any) -> dict[int, Any]:
+    """The values in a pair of weights and the optimizer's variables; empty if it is none."""
     optimizer = step.original.__self__
     variables = *optimizer._trainable_variables, *optimizer.variables
-    with suppress(TypeError, ValueError):  # Keras will refuse such a state
+    with suppress(TypeError, ValueError):  # Keras will refuse such a state, or the step raised
+        weights, of_optimizer = state if isinstance(state, tuple | list) else ()
         return dict(zip(map(id, variables), (*weights, *of_optimizer), strict=True))
     return {}
 
@@ -120,7 +116,7 @@ class JaxEffects(EffectLogs):
         """The values of a step's variables before it and now, as it ends, as far as readable."""
         held = call.before or {}
         if call.method == "stateless_apply":
-            old, new = values_given(call), values_returned(call)
+            old, new = _values_given(call), _by_variable(call, call.result)
             found = {
                 index: (old[id(own)], new[id(own)])
                 for index, (own, _) in held.items()

@@ -36,7 +36,6 @@ class Leaves(backend.Variables):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._leaves: dict[tuple[str, tuple[int, ...], str], Leaf] = {}
-        self._paths: dict[Any, list[str]] = {}
 
     def pairs(self, values: Any, named: Any) -> Pairs | None:
         """Each value in `values`, also None, with the leaf at its place in the tree `named`.
@@ -44,23 +43,15 @@ class Leaves(backend.Variables):
         None if the numbers of leaves differ. An Equinox model also contains functions and numbers,
         which have no gradient.
         """
-        arrays, structure = _flat(named)
-        flat = arrays if values is named else _flat(values)[0]
+        arrays = _flat(named)
+        flat = arrays if values is named else _flat(values)
         if len(flat) != len(arrays):
             return None
         return [
             (value, self._leaf(name, value if array is None else array))
-            for value, array, name in zip(flat, arrays, self._names(structure, named), strict=True)
+            for value, array, name in zip(flat, arrays, names_in(named), strict=True)
             if value is not None or _is_weight(array)
         ]
-
-    def _names(self, structure: Any, tree: Any) -> list[str]:
-        """The path to each leaf of a tree with this structure."""
-        with suppress(TypeError, ValueError):  # its objects other than arrays cannot be compared
-            if structure not in self._paths:
-                self._paths[structure] = names_in(tree)
-            return self._paths[structure]
-        return names_in(tree)
 
     def _leaf(self, name: str, array: Any) -> Leaf:
         key = name, tuple(map(int, getattr(array, "shape", ()))), _dtype_of(array)
@@ -86,7 +77,7 @@ def rows_of_arrays(tree: Any) -> list[Variable]:
 
     An Equinox model also contains functions and numbers.
     """
-    leaves = _flat(tree)[0]
+    leaves = _flat(tree)
     if not all(isinstance(each, _ARRAYS) or _is_no_variable(each) for each in leaves):
         return []
     return [
@@ -110,9 +101,8 @@ def _dtype_of(array: Any) -> str:
     return str(dtype)
 
 
-def _flat(tree: Any) -> tuple[list[Any], Any]:
-    flat: tuple[list[Any], Any] = jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
-    return flat
+def _flat(tree: Any) -> list[Any]:
+    return list(jax.tree.leaves(tree, is_leaf=_is_none))
 
 
 def _is_none(node: Any) -> bool:
