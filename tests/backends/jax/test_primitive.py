@@ -15,8 +15,6 @@ from jax import lax
 
 from tracer.backends.jax import primitive
 
-P = jax.sharding.PartitionSpec
-
 
 class Counted:
     """What the primitive reports, call by call."""
@@ -55,14 +53,6 @@ def update(counted: Counted) -> Update:
     return update
 
 
-def mesh_of_two() -> Any:
-    return jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
-
-
-def shard_map(function: Any, **kwargs: Any) -> Any:
-    return jax.shard_map(function, mesh=mesh_of_two(), check_vma=True, **kwargs)
-
-
 def weight(*shape: int) -> Any:
     return jnp.zeros(shape or (3,))
 
@@ -77,24 +67,6 @@ def times(function: Any, count: int, start: Any) -> float:
 def without_jit(update: Update) -> float:
     with jax.disable_jit():
         return times(jax.jit(update), 10, weight())
-
-
-def unrolled_scan(update: Update) -> float:
-    def loop(w: Any) -> Any:
-        return lax.scan(lambda c, _: (update(c), None), w, None, length=7, unroll=3)[0]
-
-    return times(jax.jit(loop), 3, weight())
-
-
-def fori_loop(update: Update) -> float:
-    return times(jax.jit(lambda w: lax.fori_loop(0, 6, lambda _, s: update(s), w)), 2, weight())
-
-
-def cond(update: Update) -> float:
-    compiled, w = jax.jit(lambda w, p: lax.cond(p, update, lambda w: w, w)), weight()
-    for i in range(10):
-        w = compiled(w, i % 3 == 0)
-    return float(w[0])
 
 
 def cached_inner_function(update: Update) -> float:
@@ -112,10 +84,6 @@ def equal_twice(update: Update) -> float:
 
 def vmap_of_vmap(update: Update) -> float:
     return times(jax.jit(jax.vmap(jax.vmap(update))), 5, weight(2, 4, 3))
-
-
-def vmap_of_jit(update: Update) -> float:
-    return times(jax.vmap(jax.jit(update)), 5, weight(4, 3))
 
 
 def grad(update: Update) -> float:
@@ -136,33 +104,13 @@ def remat(update: Update) -> float:
     return sum(float(derived(weight())[1][0]) for _ in range(4))
 
 
-def shard_map_checked(update: Update) -> float:
-    return times(jax.jit(shard_map(update, in_specs=P("d"), out_specs=P("d"))), 5, weight(2, 3))
-
-
-def split_by_xla(update: Update) -> float:
-    """One program over two devices, each with a half of the weight: one update, not two."""
-    halves = jax.sharding.NamedSharding(mesh_of_two(), P("d"))
-    compiled = jax.jit(update, out_shardings=halves)
-    w = jax.device_put(weight(2, 3), halves)
-    for _ in range(5):
-        w = compiled(w)
-    return float(w[0, 0])
-
-
 PROGRAMS = [
     (without_jit, 10),
-    (unrolled_scan, 21),
-    (fori_loop, 12),
-    (cond, 4),
     (cached_inner_function, 12),
     (equal_twice, 8),
     (vmap_of_vmap, 40),
-    (vmap_of_jit, 20),
     (grad, 8),
     (remat, 8),
-    (shard_map_checked, 10),
-    (split_by_xla, 5),
 ]
 
 
@@ -183,18 +131,6 @@ def settle() -> None:
     """Wait for all that was started: what runs for its side effect alone too."""
     for device in jax.devices():
         jax.block_until_ready(jax.device_put(0, device) + 1)
-
-
-def test_it_reports_the_numbers_of_each_execution(counted: Counted) -> None:
-    def step(count: Any) -> Any:
-        primitive.count(counted, count, count + 1, count % 2 == 0)
-        return count + 1
-
-    compiled, count = jax.jit(step), jnp.int32(3)
-    for _ in range(3):
-        count = compiled(count)
-    count.block_until_ready()
-    assert counted.reports == [[[3, 4, 0]], [[4, 5, 1]], [[5, 6, 0]]]
 
 
 def test_the_numbers_of_each_member_of_a_batch(counted: Counted) -> None:
@@ -277,10 +213,6 @@ def value_and_gradient(f: Any) -> float:
     return float(jax.jit(jax.value_and_grad(jax.checkpoint(f)))(1.0)[1])
 
 
-def gradient_without_jit(f: Any) -> float:
-    return float(jax.grad(jax.checkpoint(f))(1.0))
-
-
 def value_and_gradient_apart(f: Any) -> float:
     """Ten steps: the value is that of another call."""
     f = jax.checkpoint(f)
@@ -294,7 +226,6 @@ def value_and_gradient_apart(f: Any) -> float:
     [
         (value_and_gradient, True),
         (only_the_gradient, False),
-        (gradient_without_jit, False),
         (value_and_gradient_apart, False),
     ],
 )

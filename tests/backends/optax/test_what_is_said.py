@@ -1,6 +1,5 @@
 """What the trace of a transformation says of what it does not know, and what it is asked for."""
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,22 +45,15 @@ def of_two_models(*kinds: Callable[[Any], Any]) -> Any:
     return optax.GradientTransformation(init, update)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Kept:
-    """A state of a program's own class."""
-
-    inner: Any
-
-
-def in_a_state_of_its_own() -> Any:
+def in_its_own_state() -> Any:
+    """The state of the program's own has another inside."""
     guarded = optax.apply_if_finite(optax.sgd(1.0), 9)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        updates, inner = guarded.update(updates, state.inner, params)
-        return updates, Kept(inner)
+        updates, inner = guarded.update(updates, state["inner"], params)
+        return updates, {"inner": inner}
 
-    return optax.GradientTransformation(lambda p: Kept(guarded.init(p)), update)
+    return optax.GradientTransformation(lambda p: {"inner": guarded.init(p)}, update)
 
 
 def apply_if_finite(inner: Any) -> Any:
@@ -72,30 +64,17 @@ def plain(inner: Any) -> Any:
     return inner
 
 
-def a_chain_in(around: Callable[..., Any]) -> Any:
-    """A chain that ends with what decides, in another form."""
-    return around(optax.clip(1.0), optax.apply_if_finite(optax.sgd(1.0), 9))
-
-
-def compiled(*parts: Any) -> Any:
-    chain = optax.chain(*parts)
-    return optax.GradientTransformation(chain.init, jax.jit(chain.update))
-
-
-def injected(*parts: Any) -> Any:
-    return optax.inject_hyperparams(lambda rate: optax.chain(optax.scale(rate), *parts))(1.0)
+PARTS = optax.clip(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)
 
 
 @pytest.mark.parametrize(
     ("tx", "per_step"),
     [
-        (in_a_state_of_its_own(), [2, 0, 2]),
+        (in_its_own_state(), [2, 0, 2]),
         (behind(optax.scale(0.5)), [2, 0, 2]),
         (behind(optax.add_decayed_weights(0.1)), [2, 2, 2]),
-        (a_chain_in(lambda *parts: optax.named_chain(*zip("zb", parts, strict=True))), [2, 0, 2]),
-        (a_chain_in(compiled), [2, 0, 2]),
-        (a_chain_in(injected), [2, 0, 2]),
-        (a_chain_in(lambda *parts: optax.chain(optax.chain(*parts))), [2, 0, 2]),
+        (optax.named_chain(*zip("zb", PARTS, strict=True)), [2, 0, 2]),
+        (optax.inject_hyperparams(lambda r: optax.chain(optax.scale(r), *PARTS))(1.0), [2, 0, 2]),
     ],
 )
 def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[int]) -> None:
@@ -198,15 +177,6 @@ def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
         trace = tracer.trace_of(tx)
         assert trace.complete
         assert [trace.updates(step=step) for step in range(1, 5)] == [made, 0, made, made]
-
-
-def test_a_leaf_without_elements() -> None:
-    """It is not 0 for some leaves alone if there is nothing in the others."""
-    tx = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 4))
-    weights = {"w": jnp.zeros(2), "none": jnp.zeros(0)}
-    gradients = jax.tree.map(lambda each: each + np.nan, weights)
-    jax.jit(tx.update)(gradients, tx.init(weights), weights)
-    assert tracer.trace_of(tx).complete
 
 
 def test_what_is_no_pair_is_passed_on() -> None:
@@ -382,32 +352,13 @@ def test_assertions_with_any_tree(tree: Any) -> None:
         tx.update(tree, state)
 
 
-def test_a_part_of_the_parameters_has_other_paths() -> None:
-    """The paths in it begin where it does, and no leaf is found by them."""
-    tx = tracer.wrap(optax.sgd(1.0))
-    tree = {"hidden": params(), "out": jnp.ones(2)}
-    with (
-        pytest.raises(AssertionError, match="give the whole tree"),
-        tracer.assert_never_updated(tree["hidden"]),
-    ):
-        tx.update(tree, tx.init(tree))
-    with tracer.assert_never_updated({"frozen": jnp.ones(9)}):  # no leaf has this shape
-        tx.update(tree, tx.init(tree))
-
-
-def flat(tree: Any) -> Any:
-    return {"hidden.w": tree["hidden"]["w"]}
-
-
 @pytest.mark.parametrize(
     "part",
     [
-        lambda tree: tree["hidden"]["w"],
-        lambda tree: [tree["hidden"]["w"], tree["hidden"]["b"]],
+        lambda tree: tree["hidden"],
         lambda tree: jax.tree.leaves(tree["hidden"]),
         lambda tree: np.asarray(tree["hidden"]["w"]),
         lambda tree: {"renamed": tree["hidden"]},
-        flat,
     ],
 )
 @pytest.mark.parametrize("assertion", [tracer.assert_never_updated, tracer.assert_all_updated])
@@ -419,6 +370,8 @@ def test_arrays_without_their_path(assertion: Any, part: Any) -> None:
         pytest.raises(AssertionError, match=r"holds no variable .*: give the whole"),
         assertion(part(tree), optimizer=tx),
     ):
+        tx.update(tree, tx.init(tree))
+    with tracer.assert_never_updated({"frozen": jnp.ones(9)}):  # no leaf has this shape
         tx.update(tree, tx.init(tree))
 
 
@@ -443,12 +396,6 @@ def test_trees_with_equal_paths_and_other_shapes() -> None:
         tracer.assert_never_updated(discriminator, optimizer=tx),
     ):
         train(generator, discriminator)
-    alone = tracer.wrap(optax.sgd(1.0))
-    with (
-        pytest.raises(AssertionError, match="at least 1"),
-        tracer.assert_all_updated(jnp.ones(5), optimizer=alone),
-    ):
-        alone.update(jnp.ones(3), alone.init(jnp.ones(3)))
 
 
 def test_parameters_of_which_each_member_has_its_own() -> None:
@@ -543,17 +490,8 @@ COSINE = "cosine_decay_schedule"
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda schedule: optax.adam(schedule), COSINE),
         (lambda schedule: optax.MultiSteps(optax.adam(schedule), 2), COSINE),
-        (lambda schedule: optax.adafactor(schedule), COSINE),
-        (lambda schedule: optax.chain(optax.scale(0.5), optax.sgd(schedule)), COSINE),
         (lambda schedule: optax.inject_hyperparams(optax.adam)(schedule), COSINE),
-        (
-            lambda schedule: optax.chain(
-                optax.scale_by_adam(), optax.scale_by_schedule(schedule), optax.scale(-1.0)
-            ),
-            COSINE,
-        ),
         (
             lambda schedule: optax.partition(
                 {"w": optax.adam(0.25), "b": optax.sgd(schedule)}, {"w": "w", "b": "b"}
@@ -561,10 +499,6 @@ COSINE = "cosine_decay_schedule"
             f"0.25 and {COSINE}",
         ),
         (lambda schedule: optax.sgd(lambda step: schedule(step)), "a lambda"),
-        (
-            lambda schedule: optax.sgd(optax.join_schedules([schedule, schedule], [5])),
-            "join_schedules",
-        ),
     ],
 )
 def test_a_schedule_is_named(make: Callable[[Any], Any], said: str) -> None:
@@ -592,20 +526,15 @@ def test_a_schedule_is_not_called() -> None:
 @pytest.mark.parametrize(
     ("make", "rate"),
     [
-        (lambda: optax.adam(0.5), 0.5),
         (lambda: optax.MultiSteps(optax.chain(optax.clip(1.0), optax.sgd(0.25, 0.9)), 2), 0.25),
         (lambda: optax.chain(optax.adam(0.5), optax.scale(-0.5)), None),
-        (lambda: optax.chain(optax.scale(0.5), optax.adam(0.5)), None),
         (lambda: optax.scale(0.5), None),
         (lambda: optax.adafactor(0.5), None),
-        (lambda: optax.inject_hyperparams(optax.adam)(0.5), 0.5),
-        (lambda: optax.clip(1.0), None),
         (lambda: optax.sgd(2), 2.0),
         (lambda: optax.sgd(0.0), 0.0),
         (lambda: optax.chain(optax.inject_hyperparams(optax.clip)(1.0), optax.sgd(0.25)), 0.25),
         # A second rate is an array, or in the state.
         (lambda: optax.contrib.mechanize(optax.sgd(0.5)), None),
-        (lambda: optax.chain(optax.sgd(0.5), optax.sgd(jnp.float32(0.25))), None),
         (lambda: optax.chain(optax.sgd(0.5), optax.inject_hyperparams(optax.adam)(0.5)), None),
     ],
 )
