@@ -151,7 +151,7 @@ class JaxBlocks(backend.Blocks):
     def close(self, call: Call, failed: bool) -> None:
         """Count `call` and all calls inside it as one block."""
         if call.parent is not None:
-            self._pass_on(call)
+            self._pass_on(call, call.parent)
             return
         effects = self.counters.effects if call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
@@ -172,9 +172,9 @@ class JaxBlocks(backend.Blocks):
         else:
             primitive.count(program, *numbers, *answers, auxiliary=self.auxiliary(call))
 
-    def _pass_on(self, call: Call) -> None:
+    def _pass_on(self, call: Call, parent: Call) -> None:
         """Pass the sites of a call in a branch to its parent, if the step shows whether it ran."""
-        parent, step = call.parent, outermost(call)
+        step = outermost(parent)
         if isinstance(call.extra, StepStart) and isinstance(step.extra, StepStart):
             clock, before = call.extra
             if clock is step.extra.clock and value_after(call, clock) is not before:
@@ -183,7 +183,7 @@ class JaxBlocks(backend.Blocks):
                 return
         self._note(_INSIDE)
 
-    def _program_of(self, call: Call, compared: tuple[int, ...]) -> tuple[ProgramBlock, list[Any]]:
+    def _program_of(self, call: Any, compared: tuple[int, ...]) -> tuple[ProgramBlock, list[Any]]:
         """The block of a call, and the first numbers of its `Report`."""
         before, after, clock = self.steps_so_far(call)
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())

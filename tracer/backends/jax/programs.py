@@ -85,7 +85,7 @@ class ProgramBlock:
             for replica, *row in rows if self.replicas else ():
                 by_replica.setdefault(replica, []).append(row)
             for replica, own in by_replica.items():
-                reports = [Report(*row[:4], tuple(row[4:])) for row in own]
+                reports = [Report(a, b, how, rate, tuple(seen)) for a, b, how, rate, *seen in own]
                 self.counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
             self.counters.fault(error)
