@@ -1,12 +1,11 @@
-"""What the tracer adds to a graph: few ops, however many variables there are; no `merge_call`."""
+"""What the tracer adds to a graph: few ops, however many variables there are."""
 
 from typing import Any
 
 import keras
 import pytest
 import tensorflow as tf
-from support import odometers
-from support.libraries import is_keras3, keras2, keras3, needs_keras3
+from support.libraries import is_keras3, keras2, keras3
 
 import tracer
 from tracer.backends.tensorflow import ledger
@@ -55,59 +54,6 @@ def test_a_block_costs_the_same_however_many_variables(make: Any, variables: int
     assert few == many
     assert few <= 21  # with four arguments
     assert not types & {"PyFunc", "PyFuncStateless", "EagerPyFunc", "NumpyFunction"}
-
-
-@pytest.mark.long
-@needs_keras3
-def test_branches_get_one_counter_whatever_they_hold() -> None:
-    def blocks(variables: int) -> int:
-        optimizer = tracer.wrap(keras.optimizers.SGD(gradient_accumulation_steps=2))
-        weights = [keras.Variable([1.0]) for _ in range(variables)]
-
-        @tf.function
-        def step() -> None:
-            optimizer.apply_gradients([(tf.ones(1), weight) for weight in weights])
-
-        step()
-        return len(tracer.trace_of(optimizer).blocks)
-
-    assert blocks(3) == blocks(30) <= 4
-
-
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3", "v1"])
-def test_no_merge_call_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    context = tf.distribute.ReplicaContext
-    original = context.merge_call
-
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append("merge_call")
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(context, "merge_call", counted)
-    counts = []
-    for traced in (False, True):
-        strategy = tf.distribute.MirroredStrategy(
-            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-        )
-        with strategy.scope():
-            optimizer = odometers.ODOMETERS[kind]()
-            variables = odometers.make_variables(kind)
-            if kind == "keras3":
-                optimizer.build(list(variables.values()))
-        if traced:
-            tracer.wrap(optimizer)
-        calls.clear()
-        _run_replicas(strategy, optimizer, variables)
-        counts.append(len(calls))
-    assert counts[0] == counts[1] > 0
-
-
-def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> None:
-    def replica() -> None:
-        optimizer.apply_gradients(odometers.gradients(variables))
-
-    tf.function(lambda: strategy.run(replica))()
 
 
 def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
