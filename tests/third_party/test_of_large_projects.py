@@ -84,15 +84,15 @@ def test_plain(name: str) -> None:
     assert isinstance(optimizer, own)
 
 
-# In fit, with configs and checkpoints.
+# In fit, with checkpoints.
 
 EPOCHS, BATCHES = 3, 6
 
 
-def network(keras: Any) -> Any:
+def network() -> Any:
     """Three layers, six variables."""
-    layers = keras.layers
-    return keras.Sequential(
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
         [layers.Input((4,)), layers.Dense(6, activation="relu"), layers.Dense(5), layers.Dense(1)]
     )
 
@@ -104,42 +104,27 @@ def saved(folder: Path, **things: Any) -> dict[str, Any]:
     return {name: np.asarray(reader.get_tensor(name)) for name in names}
 
 
-def config_of(optimizer: Any) -> Any:
-    """Its config, or the error that says why it has none."""
-    try:
-        return optimizer.get_config()
-    except NotImplementedError as error:
-        return str(error)
-
-
 def fit_twins(
-    make: Callable[[Any], Any],
-    folder: Path,
-    *,
-    build: Callable[[Any], Any] = network,
-    keras: Any = tf.keras,
-    eagerly: bool = False,
+    make: Callable[[Any], Any], folder: Path, *, eagerly: bool = False
 ) -> tuple[Any, Any, Any]:
     """Fit a model without the tracer and with it, and effects.
 
-    It must come to the same weights, slots, config and checkpoint, and have all effects.
-
-    Returns the second model, its optimizer, and the trace.
+    It must come to the same weights, slots and checkpoint, and have all effects. Returns the second
+    model, its optimizer, and the trace.
     """
     found = []
     for traced in (False, True):
-        keras.utils.set_random_seed(1)
-        keras.backend.clear_session()
-        model = build(keras)
+        tf.keras.utils.set_random_seed(1)
+        tf.keras.backend.clear_session()
+        model = network()
         optimizer = make(model)
         if traced:
             tracer.wrap(optimizer, effects=True)
         model.compile(optimizer, "mse", run_eagerly=eagerly)
         data = np.random.default_rng(1).normal(size=(4 * BATCHES, 5)).astype("f4")
         model.fit(data[:, :4], data[:, 4:], batch_size=4, epochs=EPOCHS, verbose=0)
-        found.append((config_of(optimizer), saved(folder, model=model, optimizer=optimizer)))
-    (one, without), (two, with_tracer) = found
-    assert str(one) == str(two)
+        found.append(saved(folder, model=model, optimizer=optimizer))
+    without, with_tracer = found
     assert without.keys() == with_tracer.keys()
     for name, value in without.items():
         np.testing.assert_array_equal(value, with_tracer[name], err_msg=name)
@@ -150,21 +135,6 @@ def fit_twins(
         assert trace.updates(variable=variable) == EPOCHS * BATCHES
         assert trace.count("compared", by=(), variable=variable) == {(): EPOCHS * BATCHES}
     return model, optimizer, trace
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_plain_in_fit(name: str, tmp_path: Path) -> None:
-    make, _ = PLAIN[name]
-    # transformers takes tf_keras where it is installed.
-    keras = (
-        imported("tf_keras")
-        if type(make()).__mro__[1].__module__.startswith("tf_keras")
-        else tf.keras
-    )
-    _, optimizer, trace = fit_twins(lambda model: make(), tmp_path, keras=keras)
-    assert int(optimizer.iterations) == trace.steps
-    assert trace.updates("dense") == 6 * trace.steps
-    assert trace.findings() == []
 
 
 def averaged(inner: Any, model: Any) -> Any:

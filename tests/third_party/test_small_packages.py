@@ -37,15 +37,10 @@ def keras_adamw(monkeypatch: pytest.MonkeyPatch) -> Any:
 def adabelief(monkeypatch: pytest.MonkeyPatch) -> Any:
     """It derives from `tf.keras.optimizers.Optimizer`, which TensorFlow 2.11 replaced."""
     monkeypatch.setattr(tf.keras.optimizers, "Optimizer", legacy.Optimizer)
-    package = afresh(monkeypatch)
-    return lambda **options: package.AdaBeliefOptimizer(print_change_log=False, **options)
-
-
-def afresh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """adabelief-tf, imported anew: it looks for its base class when it is imported."""
-    for name in ("adabelief_tf", "adabelief_tf.AdaBelief_tf"):
+    for name in ("adabelief_tf", "adabelief_tf.AdaBelief_tf"):  # looks for it when imported
         monkeypatch.delitem(sys.modules, name, raising=False)
-    return imported("adabelief_tf")
+    package = imported("adabelief_tf")
+    return lambda **options: package.AdaBeliefOptimizer(print_change_log=False, **options)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "NadamW"])

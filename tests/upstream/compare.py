@@ -51,17 +51,15 @@ def main() -> int:
     """Compare; the exit status is 1 if an outcome differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tf-keras", type=Path, help="a checkout of keras-team/tf-keras")
-    parser.add_argument("--keep", type=Path, help="a folder in which to leave all outcomes")
     options, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as temporary:
-        work = options.keep or Path(temporary)
-        work.mkdir(parents=True, exist_ok=True)
+        work = Path(temporary)
         if options.tf_keras is None:
             root = Path(importlib.util.find_spec("keras").origin).parent / "src"  # type: ignore[union-attr, arg-type]
             title = f"keras {importlib.metadata.version('keras')}"
             paths = [root / path for path in KERAS3]
         else:
-            root = Path(temporary) / "tf_keras_tests"
+            root = work / "tf_keras_tests"
             title = f"tf_keras {importlib.metadata.version('tf_keras')}"
             paths = _converted(options.tf_keras / "tf_keras", root)
             more = ["-k", NO_PROCESSES, *more]

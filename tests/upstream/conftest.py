@@ -45,7 +45,10 @@ class Outcomes:
             with tracer.record() if self._traced else nullcontext() as recording:
                 result = yield
             if recording is not None:
-                found["trace"] = _figures(recording.trace())
+                trace = recording.trace()
+                counts = {"steps": trace.steps, "updates": trace.updates()}
+                notes = list(trace.notes)
+                found["trace"] = {"optimizers": len(trace.optimizers), **counts, "notes": notes}
         if faults := [str(each.message) for each in caught if "bug in tracer" in str(each.message)]:
             found["outcome"] = f"fault: {faults}"
         return result
@@ -62,14 +65,3 @@ class Outcomes:
 
     def pytest_sessionfinish(self) -> None:
         self._path.write_text(json.dumps(self._found, indent=1))
-
-
-def _figures(trace: Any) -> dict[str, Any]:
-    """What was counted of a test, so that it is seen that something was."""
-    return {
-        "optimizers": len(trace.optimizers),
-        "steps": trace.steps,
-        "iterations": [each.iterations for each in trace.optimizers],
-        "updates": trace.updates(),
-        "notes": list(trace.notes),
-    }

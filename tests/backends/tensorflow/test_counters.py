@@ -13,14 +13,6 @@ from tracer.backends.tensorflow import ledger
 legacy = keras2.optimizers.legacy
 
 
-def _step(optimizer: Any, weights: list[Any]) -> Any:
-    @tf.function(autograph=False)
-    def step() -> None:
-        optimizer.apply_gradients([(tf.ones(2), weight) for weight in weights])
-
-    return step
-
-
 def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
     """The ops that the tracer adds to a step over so many variables, and the types of all ops."""
     operations = []
@@ -31,7 +23,10 @@ def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
         if traced:
             tracer.wrap(optimizer)
 
-        step = _step(optimizer, weights)
+        @tf.function(autograph=False)
+        def step() -> None:
+            optimizer.apply_gradients([(tf.ones(2), each) for each in weights])  # noqa: B023
+
         operations.append(step.get_concrete_function().graph.get_operations())
     plain, counted = operations
     return len(counted) - len(plain), {op.type for op in counted}
