@@ -54,8 +54,6 @@ class ModelMonitor(Collector):
         self._values: dict[int, bytes] = {}
         """The first values of small variables that were trainable and not passed."""
         self._is_eager = True
-        self._changes_elsewhere = False
-        """Whether something else trains variables that were not passed."""
         self._is_from_config = _makes_from_config()
         self._no_step: set[Any] = set()
         """The values of `NoStep.why` for models that were trained without a step."""
@@ -101,30 +99,17 @@ class ModelMonitor(Collector):
             yield NoStep("from config")
 
     def model_variables(self) -> list[ModelVariable]:
-        """The variables of the models that are frozen, or trainable and not passed."""
-        own = {id(each) for each in self.root.variables.objects}
-        found = {
-            key: each
-            for key, each in list(self._seen.items())
-            if id(each.reference) not in own or (each.why == "frozen" and each.since)
-        }
-        passed, doubtful = (passed_to_any() - own, self._doubtful()) if found else (own, own)
-        return [
-            each
-            for key, each in found.items()
-            if key not in doubtful and id(each.reference) not in passed
-        ]
+        """The variables of the models that are frozen, or trainable and not passed.
 
-    def _doubtful(self) -> set[int]:
-        """The ids of variables that something else may train, or that may have changed since."""
+        Without those that something else trains, or that may have changed since the last look.
+        """
         ids = set[int]()
         with suppress_faults():
-            self._compare_values()
+            if self._changes_elsewhere():
+                ids |= {key for key, each in self._seen.items() if each.why == "not passed"}
             for layer in self._changed() if self._is_eager else ():
                 ids |= {id(self._identify(each)) for each in _weights_of(layer)}
-        if self._changes_elsewhere:
-            ids |= {key for key, each in self._seen.items() if each.why == "not passed"}
-        return ids
+        return [each for key, each in list(self._seen.items()) if key not in ids]
 
     # Looks.
 
@@ -136,7 +121,9 @@ class ModelMonitor(Collector):
         around = {id(each): each for each in _values_around()}
         watched = {id(self._identify(each)) for each in _watched_in(around.values())}
         trained, partly, used = list[Any](), list[Any](), list[Any]()
-        for model in _models_in(around.values()):
+        classes = tuple(_layer_classes())
+        models: list[Any] = [each for each in around.values() if isinstance(each, classes)]
+        for model in (each for each in models if _is_plain(type(each))):
             with suppress_faults():  # not built yet, or computes its attributes
                 own = {id(self._identify(each)) for each in model.trainable_variables}
                 if id(getattr(model, "optimizer", None)) in optimizers or (own and own == passed):
@@ -165,7 +152,7 @@ class ModelMonitor(Collector):
                 self._see(variable, "not passed")
             elif is_frozen and (trainable or own not in self._seen):
                 self._see(variable, "frozen")
-        self._compare_values()
+        self._changes_elsewhere()  # keeps the first values
 
     def _see(self, variable: Any, why: Any) -> None:
         """Note that a variable is frozen, or trainable."""
@@ -181,22 +168,16 @@ class ModelMonitor(Collector):
         alive = ((layer, was) for each, was in self._layers if (layer := each()) is not None)
         return (layer for layer, was in alive if _trainable_in(layer) != was)
 
-    def _compare_values(self) -> None:
-        """Find out whether something else trains the variables that were not passed."""
-        passed = passed_to_any()
+    def _changes_elsewhere(self) -> bool:
+        """True if something else has changed a variable that no traced optimizer got."""
+        passed, changed = passed_to_any(), False
         for key, each in list(self._seen.items()):
             own = each.reference()
             if each.why == "not passed" and id(each.reference) not in passed and own is not None:
                 value = self.root.backend.value_of(own, _MAX_SIZE)
                 if value is not None:
-                    first = self._values.setdefault(key, value.tobytes())
-                    self._changes_elsewhere |= first != value.tobytes()
-
-
-def _models_in(values: Iterable[Any]) -> list[Any]:
-    """The layers and models among these values."""
-    classes = tuple(_layer_classes())
-    return [each for each in values if isinstance(each, classes) and _is_plain(type(each))]
+                    changed |= self._values.setdefault(key, value.tobytes()) != value.tobytes()
+        return changed
 
 
 def _watched_in(values: Iterable[Any]) -> Iterator[Any]:

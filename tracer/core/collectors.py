@@ -73,8 +73,8 @@ class Collector:
     def model_variables(self) -> Iterable[ModelVariable]:
         """Return variables of the trained models that are frozen, or trainable and not passed.
 
-        The reader leaves out those that the optimizer got, and says `not passed` only of those that
-        no traced optimizer got.
+        The reader leaves out those that the optimizer got, unless they were frozen later, and those
+        that another traced optimizer got.
         """
         return ()
 

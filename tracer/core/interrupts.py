@@ -6,6 +6,7 @@ Such an exception must never be swallowed.
 
 import signal
 from contextlib import AbstractContextManager
+from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -38,12 +39,7 @@ class suppress_faults(AbstractContextManager[None]):
 
 def _raised_by_handler(error: BaseException) -> bool:
     codes = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
-    at = error.__traceback__
-    while at is not None:
-        if at.tb_frame.f_code in codes:
-            return True
-        at = at.tb_next
-    return False
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -66,7 +66,7 @@ class StaleFunctions:
 
     def retraced(self, optimizer: str, functions: Iterable[str]) -> None:
         """Note which functions are traced again for the tracer."""
-        names = outermost(functions)
+        names = sorted(set(functions))
         if names:
             are = "is" if len(names) == 1 else "are"
             self._note(
@@ -74,15 +74,3 @@ class StaleFunctions:
                 f"traced again at the next call{self.reads_again}",
                 "fact",
             )
-
-
-def outermost(names: Iterable[str]) -> list[str]:
-    """The distinct names of functions, without functions inside another one of them.
-
-    >>> outermost(["train/step", "train", "test"])
-    ['test', 'train']
-    """
-    known = set(names)
-    return sorted(
-        name for name in known if not any(name.startswith(f"{other}/") for other in known)
-    )

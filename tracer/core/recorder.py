@@ -188,7 +188,10 @@ class Recorder(Root):
     def close_apply(self, token: Token, result: Any, failed: bool) -> None:
         """End a call of an apply method; `token` is the result of `open_apply`."""
         if isinstance(token, Apply):
-            self._close_apply_call(token, result, failed)
+            token.result, token.python = result, None
+            if failed:
+                self._apply_raised(token, token.own)
+            self.close(token, failed)
             return
         around, site = token
         around.applying = None
@@ -197,12 +200,6 @@ class Recorder(Root):
             self.sites.failed(site)
         else:
             around.sites.append(site)
-
-    def _close_apply_call(self, call: Apply, result: Any, failed: bool) -> None:
-        call.result, call.python = result, None
-        if failed:
-            self._apply_raised(call, call.own)
-        self.close(call, failed)
 
     def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
         """Handle an exception of an apply method; its step, perhaps on another thread, raises next.
@@ -219,17 +216,6 @@ class Recorder(Root):
                 f"{site.method} raised on {name}: such a call may have updated the variable, and "
                 "is not counted"
             )
-
-    def _raised(self, call: Call, error: BaseException) -> None:
-        """Tell the collectors of an exception that ended a call, if it leaves the thread.
-
-        A replica that waits for another thread may only get a request to stop, without a reason.
-        """
-        step, parent = outermost(call), call.parent
-        leaves = parent is None or parent.thread != call.thread
-        only_stops = type(error).__name__ in self.backend.raised_to_stop
-        if leaves and isinstance(step, Step) and not only_stops:
-            self.collectors.call("step_raised", step, error)
 
     def drop_interrupted(self, at: Any) -> None:
         """Abandon the calls that an exception ended; frames from `at` outward still run."""
@@ -361,8 +347,11 @@ class Recorder(Root):
             if not failed:
                 self._tell_collectors(call)
             call.before = None
-        if error is not None:
-            self._raised(call, error)
+        # A replica that waits for another thread may only get a request to stop, without a reason.
+        leaves = call.parent is None or call.parent.thread != call.thread
+        stops = type(error).__name__ in self.backend.raised_to_stop
+        if isinstance(step, Step) and leaves and not stops:
+            self.collectors.call("step_raised", step, error)
         call.extra = None
 
     def _hand_on(self, call: Call, failed: bool) -> None:

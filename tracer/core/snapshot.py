@@ -209,11 +209,12 @@ class Reader:
         """
         known = {id(each): index for index, each in enumerate(objects)}
         own, found = {*known}, self._root.collectors.call("model_variables")
-        passed = passed_to_any() if any(each.why == "not passed" for each in found) else own
+        others = passed_to_any() - own if found else own
         alike: dict[tuple[WhyNot, int], dict[int, None]] = defaultdict(dict)
         for each in found:
             key = id(each.reference)
-            if key in (passed if each.why == "not passed" else () if each.since else own):
+            was_got = key in own and not (each.why == "frozen" and each.since)
+            if was_got or key in others:  # something else trains it
                 continue
             if key not in known:
                 known[key] = len(variables)

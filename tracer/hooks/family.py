@@ -43,7 +43,10 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
         )
     kind = kind_of(type(optimizer))
     if kind is None:
-        raise UnsupportedOptimizer(f"cannot trace {described(optimizer)}: {_instead(optimizer)}")
+        raise UnsupportedOptimizer(
+            f"cannot trace {described(optimizer)}: wrap takes {WRAPPABLE}, and not "
+            "the model or the state that holds it"
+        )
     name = backends.name_of(kind)
     if name not in backends.BACKENDS:
         raise UnsupportedOptimizer(
@@ -52,21 +55,6 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
         )
     return kind
 
-
-def _instead(given: object) -> str:
-    """Suggest what to wrap instead of `given`, which is no optimizer."""
-    for name, advice in _HOLDERS.items():
-        with suppress_faults():  # a property of any class may raise
-            if kind_of(type(getattr(given, name, None))) is not None:
-                return advice
-    return f"wrap takes {WRAPPABLE}"
-
-
-_HOLDERS = {
-    "tx": "wrap its transformation: give the result of tracer.wrap(tx) to what makes it",
-    "optimizer": "did you mean its optimizer, as in `model.optimizer`?",
-}
-"""The attributes in which other objects hold an optimizer, and what to do instead."""
 
 _SHIPPED = ("builtins", "abc", "typing", *FRAMEWORKS)
 _LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")

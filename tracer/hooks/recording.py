@@ -7,6 +7,7 @@ find them and report new ones.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from operator import itemgetter
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -43,6 +44,7 @@ class Recording(Holder):
         super().__init__()
         self._effects = effects
         self._missed: set[str] = set()
+        """The classes of living optimizers that no backend reported."""
         self._unseen: list[str] = []
         """Notes on steps that backends cannot see, and on optimizers that cannot be traced."""
         self._refused: list[ref[Any]] = []
@@ -60,23 +62,18 @@ class Recording(Holder):
         if self._end is not None:
             return self._end
         self.hold_unused()
-        used, unused, notes = [], [], list[Note]()
+        found = []
         for recorder, since in list(self.since.items()):
             is_asked = recorder in self.asked
             counted = recorder.reader.data_since(since, empty=is_asked or since is None)
-            if counted is None:
-                continue
-            known = THE_BEGINNING if since is None else since
-            missed = recorder.optimizers.stale.may_run()
-            if is_asked or missed or ran_in(counted[0], known.notes):
-                used.append(counted)
-            elif since is None or _was_fitted(counted[0]):
-                unused.append(counted)
-            else:  # it may have had functions traced again that another optimizer uses
-                notes += [note for note in counted[0].notes if note.kind == "fact"]
-        every = [*used, *unused]
-        retraced = notes if any(counted[0].graphs for counted in used) else []
-        data, objects = combine(every, [*retraced, *self._notes(nothing=not every)])
+            if counted is not None:
+                known = THE_BEGINNING if since is None else since
+                is_used = is_asked or ran_in(counted[0], known.notes)
+                is_used = is_used or recorder.optimizers.stale.may_run()
+                if is_used or since is None or _was_fitted(counted[0]):
+                    found.append((is_used, counted))
+        found.sort(key=itemgetter(0), reverse=True)
+        data, objects = combine([each for _, each in found], self._notes(nothing=not found))
         return Trace(of_this_process(data), finder(objects, canonical) if objects else None)
 
     def _notes(self, nothing: bool) -> list[Note]:
@@ -108,7 +105,10 @@ class Recording(Holder):
         except UnsupportedOptimizer as error:
             self._refuse(optimizer, error)
         except Exception as error:
-            self.since.setdefault(wrapping.fail(optimizer, error), None)
+            known = recorder_of(optimizer)
+            recorder = known or Recorder(backend_of(kind_to_trace(optimizer)))
+            recorder.fault(error)
+            self.since.setdefault(recorder, None)
 
     def _refuse(self, optimizer: Any, error: UnsupportedOptimizer) -> None:
         self._refused.append(ref(optimizer))
@@ -140,8 +140,13 @@ class Recording(Holder):
     def end(self) -> None:
         """Freeze the trace, and let go of the optimizers: others may still hold them."""
         try:
-            if self._is_open:
-                self._find_missed()
+            refused = {id(optimizer()) for optimizer in self._refused}
+            self._missed = {
+                type(each).__name__
+                for backend in (finders() if self._is_open else ())
+                for each in backend.living()
+                if recorder_of(each) is None and id(each) not in refused
+            }
             self._end = self.trace()
         finally:
             self.ended = True
@@ -149,16 +154,6 @@ class Recording(Holder):
                 wrapping.let_go(recorder.optimizers.alive(), self)
         self.asked.clear()
         self.since.clear()
-
-    def _find_missed(self) -> None:
-        """Find the living optimizers that no backend reported."""
-        refused = {id(optimizer()) for optimizer in self._refused}
-        self._missed = {
-            type(each).__name__
-            for backend in finders()
-            for each in backend.living()
-            if recorder_of(each) is None and id(each) not in refused
-        }
 
 
 @contextmanager
@@ -236,8 +231,7 @@ def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
     made: T = backend.to_wrap(given)
     known = recorder_of(backend.standing_for(made))
     recorder = wrapping.hold(made, PROGRAM, seen=known is None, retrace=retrace, effects=effects)
-    for recording in list(_active):
-        recording.attach(made)
+    _made(made)
     return made, recorder, known is None
 
 

@@ -126,13 +126,6 @@ def let_go(optimizers: Iterable[Any], holder: Holder) -> None:
             binding.holders.discard(holder)
 
 
-def fail(optimizer: Any, error: Exception) -> Recorder:
-    """Record that the tracer itself failed to wrap an optimizer; returns the recorder."""
-    recorder = recorder_of(optimizer) or Recorder(backend_of(kind_to_trace(optimizer)))
-    recorder.fault(error)
-    return recorder
-
-
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and restore its class; returns the same object.
 
