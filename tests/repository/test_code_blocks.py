@@ -133,11 +133,6 @@ def test_an_output_can_be_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "page.md").read_text() == page.replace("41", "4\n2").replace("'''", FENCE)
 
 
-def test_a_command_that_fails_fails_the_page(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"exit status 1:\nfirst"):
-        run(tmp_path, "'''sh\necho first\nfalse | cat\necho second\n'''\n")
-
-
 @pytest.mark.parametrize("language", ["py", "console", ""])
 def test_what_would_not_be_run_unseen_is_refused(language: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=f"page.md:1: a block of {language or 'no language'}"):

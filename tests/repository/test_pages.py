@@ -92,34 +92,6 @@ def test_modules_and_functions_that_are_named_exist() -> None:
             body = inner[part]
 
 
-def test_files_of_the_recipes_exist() -> None:
-    for path in re.findall(r"`((?:tracer|docs|tests)/[\w/]+\.\w+)`", text_of(CONTRIBUTING)):
-        assert (ROOT / path).exists() or path == "tracer/reporters/NAME.py", path
-
-
-def recipe_steps() -> list[str]:
-    """The steps of the recipes, each with the files that it is about."""
-    _, recipes = text_of(CONTRIBUTING).split("## Where to change what")
-    return re.findall(r"^\d\. (.*?)(?=^\d\. |^#|\Z|^$)", recipes, re.M | re.S)
-
-
-def test_names_in_the_recipes_stand_in_their_files() -> None:
-    named = 0
-    for step in recipe_steps():
-        files = [each for each in re.findall(r"`(tracer/[\w/]+\.py)`", step) if "NAME" not in each]
-        code = "".join(text_of(ROOT / each) for each in files)
-        for name in re.findall(r"`(?:\w+\.)?(_\w+|[A-Z]\w+)`", step) if files else ():
-            assert re.search(rf"\b{name}\b", code), f"{name}: {files}"
-            named += 1
-    assert named > 20
-
-
-def test_sessions_of_nox_that_are_named_exist() -> None:
-    sessions = set(re.findall(r"^def (\w+)\(session", text_of(ROOT / "noxfile.py"), re.M))
-    for page in PAGES:
-        assert set(re.findall(r"nox\s+-s\s+\"?(\w+)", text_of(page))) <= sessions
-
-
 def test_what_the_sessions_of_nox_run_is_there() -> None:
     paths = re.findall(r'"((?:tests|benchmarks)/[\w./]+)"', text_of(ROOT / "noxfile.py"))
     assert len(paths) > 40

@@ -43,14 +43,3 @@ def test_the_changelog_has_a_section_for_each_version() -> None:
         "Security",
         "Given up",
     }
-
-
-def test_the_hosted_ci_runs_what_is_here() -> None:
-    workflow = text_of(".github/workflows/ci.yml")
-    tags = re.findall(r"tags=\[(.*?)\]", text_of("noxfile.py"))
-    named = re.search(r"TAG: .*'(\w+)' \|\| '(\w+)'", workflow)
-    assert named and f'nox.options.tags = ["{named[2]}"]' in text_of("noxfile.py")
-    for tag in named.groups():
-        assert any(f'"{tag}"' in each for each in tags), tag
-    (oldest,) = re.findall(r'python-version: "(.*)" # the newest for which', workflow)
-    assert f"then python={oldest};" in text_of(".ci/run")

@@ -1,6 +1,5 @@
 """The reports: made again, each has the counts that are kept; an odometer says they are right."""
 
-import inspect
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -93,34 +92,6 @@ def test_an_odometer_counts_the_same_executions(case: Case) -> None:
 def method(kind: str, gradient: str) -> str:
     """The apply method for a gradient of that sort."""
     return f"_resource_apply_{gradient}" if kind == "legacy" else "update_step"
-
-
-COUNTED = [case for case in PLAIN if case.model == "2 `Dense`"]
-
-
-@pytest.mark.parametrize("case", quick(COUNTED), ids=lambda case: case.name)
-def test_a_counter_in_a_subclass_counts_the_same_python_calls(case: Case) -> None:
-    calls: Counter[str] = Counter()
-    rows = rows_of(case)
-    base = getattr(how_often.OPTIMIZERS[case.kind], case.optimizer)
-    methods = {row.method: counted(base, row.method, calls) for row in rows}
-    with how_often.strategy_of(case.replicas).scope():
-        optimizer = type(case.optimizer, (base,), methods)()
-    how_often.train(case, optimizer)
-    assert calls == {row.method: row.eager_calls + row.tracing_calls for row in rows}
-
-
-def counted(base: Any, name: str, calls: Counter[str]) -> Any:
-    """The method of that name, counted."""
-    inherited = getattr(base, name)
-
-    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls[name] += 1
-        return inherited(self, *args, **kwargs)
-
-    # Legacy optimizers ask their own methods for their arguments.
-    counting.__signature__ = inspect.signature(inherited)  # type: ignore[attr-defined]
-    return counting
 
 
 def test_what_was_added_did_what_its_option_says() -> None:

@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -18,9 +16,6 @@ from tracer.findings.rule import RULES
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-
-LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-"""Which attribute of which tag makes a browser load something, or look up where it is."""
 
 NOT_FOR_USERS = {"counts", "derived", "objects", "selection"}
 """What a trace offers to the package alone."""
@@ -40,42 +35,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder
-
-
-class Tags(HTMLParser):
-    """Each tag of a page that has attributes, with them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, {name: value or "" for name, value in attrs}))
-
-
-def pages(site: Path) -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """The tags of each page of the site, by its path."""
-    found = sorted(site.rglob("*.html"))
-    return {
-        each.relative_to(site).as_posix(): Tags(each.read_text(encoding="utf-8")).found
-        for each in found
-    }
-
-
-def test_what_the_pages_load_is_in_the_site(site: Path) -> None:
-    loaded = 0
-    for page, tags in pages(site).items():
-        for tag, attributes in tags:
-            path = attributes.get(LOADS.get(tag, ""), "")
-            if path and not path.startswith("data:") and page != "404.html":
-                assert not urlsplit(path).netloc, f"{page}: {path}"
-                assert (site / page).parent.joinpath(unquote(urlsplit(path).path)).exists(), path
-                loaded += 1
-    assert loaded > 200
-    for style in site.rglob("*.css"):
-        text = style.read_text(encoding="utf-8")
-        assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]*", text), style
 
 
 def test_every_public_name_has_its_reference(site: Path) -> None:
