@@ -1,6 +1,5 @@
 """What a trace says of effects, and what becomes of it where traces are merged, cut and kept."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,12 +62,6 @@ def test_what_effects_have_not() -> None:
     wrong: Any = "changed"
     with pytest.raises(tracer.UnknownName, match="unchanged"):
         trace.count(wrong, by="variable")
-
-
-def test_effects_are_kept_in_a_file(tmp_path: Path) -> None:
-    trace = traces.with_effects()
-    trace.save(tmp_path / "run.json")
-    assert tracer.load(tmp_path / "run.json").data == trace.data
 
 
 def of_worker(name: str, unchanged: Run) -> TraceData:

@@ -38,7 +38,7 @@ from tracer.model.records import (
 )
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace, summaries_of
-from tracer.model.tracefile import decode, encode
+from tracer.model.tracefile import decode, encode, load_run
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 
@@ -138,10 +138,6 @@ SEVERAL: dict[str, tuple[list[TraceData], tuple[str, ...]]] = {
         [ALL[0], replace(NOTHING, optimizers=ALL[1].optimizers), *ALL[2:]],
         missing("worker:1"),
     ),
-    "one of very many": (
-        [of(", ".join(f"rank:{number}" for number in range(64)), worker("rank:0"))],
-        missing(f"{', '.join(f'rank:{number}' for number in range(1, 9))} and 55 more"),
-    ),
     "one that used no optimizer": (
         [*ALL[:-1], replace(NOTHING, processes=("worker:2",), finished=False)],
         (),
@@ -151,7 +147,6 @@ SEVERAL: dict[str, tuple[list[TraceData], tuple[str, ...]]] = {
         [*(of(TWO, worker(f"rank:{number}")) for number in (0, 1)), of(THREE, worker("rank:2"))],
         (MIXED,),
     ),
-    "one launch": ([replace(part, launch=Launch("one")) for part in ALL], ()),
     "two launches": (
         [replace(part, launch=Launch(key)) for part, key in zip(ALL, "aaab", strict=True)],
         (MIXED,),
@@ -159,10 +154,6 @@ SEVERAL: dict[str, tuple[list[TraceData], tuple[str, ...]]] = {
     "notes": (
         [replace(ALL[0], notes=(Note("detail was lost"),)), *ALL[1:]],
         ("worker:10: detail was lost",),
-    ),
-    "a fact": (
-        [replace(ALL[0], notes=(Note("a function was traced again", "fact"),)), *ALL[1:]],
-        ("worker:10: a function was traced again",),
     ),
 }
 
@@ -172,7 +163,7 @@ def test_what_the_traces_of_workers_show_together(case: str) -> None:
     parts, notes = SEVERAL[case]
     trace = merged(*parts)
     assert trace.notes == notes
-    assert trace.complete == all("again" in note for note in notes)
+    assert trace.complete == (not notes)
     assert trace.updates() == sum(part.blocks[0].total * 4 for part in parts if part.blocks)
 
 
@@ -217,16 +208,7 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
     """Its file is complete for who asks what it did, and not for who asks what the run did."""
     Trace(ALL[0]).save(tmp_path / "one.json")
     assert tracer.load(tmp_path / "one.json").complete
-    for command in ("report", "check"):
-        done = subprocess.run(
-            [sys.executable, "-m", "tracer", command, "one.json"]
-            + ["-e", "steps=10"] * (command == "check"),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == (command == "check")
-        assert "no trace of worker:0," in " ".join(done.stdout.split())
+    assert load_run(tmp_path / "one.json").notes == missing("worker:0, worker:1 and worker:2")
 
 
 @pytest.mark.parametrize(
@@ -241,25 +223,6 @@ def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) ->
     with pytest.raises(tracer.MergeError, match=message) as caught:
         merged(*parts)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_worker_may_train_a_part(finished: bool) -> None:
-    """If it was killed before its first step with the second optimizer, or never makes one."""
-    later = Optimizer("sgd", "torch.SGD", "torch", 1, made="train.py:9")
-    whole = of(TWO, worker("rank:1", 9))
-    calls = (*whole.calls, called(0, (), eager=1, kind=None, optimizer=1))
-    whole = replace(whole, optimizers=(*whole.optimizers, later), calls=calls)
-    part = of(TWO, worker("rank:0", 4, ("a",)), finished=finished)
-    trace = merged(part, whole)
-    assert trace.count("updates", by=("worker", "variable")) == {
-        ("rank:0", "a"): 8,  # 4 steps, 2 replicas
-        ("rank:1", "a"): 18,
-        ("rank:1", "b"): 18,
-    }
-    assert (trace.complete, trace.notes) == (True, ())
-    launched = merged(process(1.0, part), process(2.0, whole))
-    assert launched.data.blocks == trace.data.blocks
 
 
 def rank(number: int, *optimizers: tuple[str, int, str], total: int = 0) -> TraceData:
@@ -307,12 +270,6 @@ def counted(*parts: TraceData) -> dict[tuple[str, ...], list[int]]:
             (("gen", 2, "a.py:1"), ("dis", 5, "a.py:2")),
             (("dis", 5, "a.py:2"), ("gen", 2, "a.py:1")),
             {("Adam", "gen"): [2, 2], ("Adam#2", "dis"): [5, 5]},
-        ),
-        # The same with equal names of parameters.
-        (
-            (("w", 2, "a.py:1"), ("w", 5, "a.py:2")),
-            (("w", 5, "a.py:2"), ("w", 2, "a.py:1")),
-            {("Adam", "w"): [2, 2], ("Adam#2", "w#2"): [5, 5]},
         ),
         # One line made both: their numbers tell.
         (
@@ -495,17 +452,6 @@ def test_an_optimizer_without_a_variable_in_common_is_another_one() -> None:
     assert [each.made for each in trace.optimizers] == ["a.py:1", "a.py:2"]
 
 
-def test_a_folder_is_a_run(tmp_path: Path) -> None:
-    for part in ALL:
-        Trace(part).save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"worker-{index}.json" for index in (0, 1, 10, 2)
-    ]
-    assert tracer.load(tmp_path).data == merged(*ALL).data
-    merged(*ALL).save(tmp_path / "all.json")
-    assert tracer.load(tmp_path / "all.json").data == merged(*ALL).data
-
-
 @pytest.mark.long
 def test_a_thousand_workers_in_little_memory(tmp_path: Path) -> None:
     names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
@@ -590,14 +536,6 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0),)
     assert [*map(str, data.notes)] == ["seen once", "more"] and not data.complete
     assert data.blocks[:2] == worker("").blocks
-
-
-def test_a_variable_that_is_gone_is_one_all_the_same() -> None:
-    one, held = _Object(), _Object()
-    references = [ref(one), ref(held)], [ref(one), ref(held)]
-    del one
-    data, _ = combine([(worker(""), each) for each in references], [])
-    assert [each.name for each in data.variables] == ["a", "b"]
 
 
 def test_variables_without_an_object_stay_apart() -> None:
