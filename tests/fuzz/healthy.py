@@ -1,9 +1,18 @@
-"""What the healthy programs of all backends have in common: nothing may be said of one."""
+"""Healthy programs, drawn by a seed: one way of each kind, as a tutorial has it.
 
-import sys
-from collections.abc import Callable
+Nothing may be said of one. `healthy_torch` and `healthy_optax` have the ways of their framework.
+"""
+
+import random
+from collections.abc import Iterable, Mapping
 
 from tracer.model.trace import Trace
+
+
+def drawn(ways: Mapping[str, Iterable[object]], seed: int) -> dict[str, str]:
+    """One way of each kind, by its name."""
+    choice = random.Random(seed).choice
+    return {kind: str(choice([*names])) for kind, names in ways.items()}
 
 
 def said(trace: Trace, made: int) -> list[str]:
@@ -12,14 +21,3 @@ def said(trace: Trace, made: int) -> list[str]:
     steps = sum(trace.steps_by_replica().values())
     texts += [] if steps == made else [f"{steps} steps counted, {made} made"]
     return texts + ([] if trace.complete else list(trace.notes))
-
-
-def main(drawn: Callable[[int], object], check: Callable[[int], list[str]]) -> None:
-    """The command: `FIRST LAST` are the seeds of the programs."""
-    first, last = map(int, sys.argv[1:] or ("0", "200"))
-    wrong = 0
-    for seed in range(first, last):
-        if found := check(seed):
-            wrong += 1
-            print(drawn(seed), *found, sep="\n  ", flush=True)
-    print(f"{last - first} programs, {wrong} with anything said")

@@ -1,17 +1,12 @@
-"""Healthy programs for optax, drawn at random: `python -m fuzz.healthy_optax`, run in `tests`.
+"""Healthy programs for optax: a transformation, what is around it, and a loop; none wraps any."""
 
-As `fuzz.healthy_torch`: a transformation, what is around it, and a loop, each as a tutorial has it,
-so nothing may be said of any. None wraps anything.
-"""
-
-import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from fuzz.healthy import main, said
+from fuzz.healthy import drawn, said
 
 import tracer
 
@@ -59,32 +54,8 @@ AROUND: dict[str, Callable[[Any], Any]] = {
     "centralized": lambda tx: optax.chain(optax.centralize(), tx),
     "lookahead": lambda tx: optax.chain(tx, optax.scale(0.5)),
 }
-LOOPS = (
-    "jit",
-    "eager",
-    "scan",
-    "fori",
-    "each fold",
-    "members",
-    "injected",
-)
-
-
-class Program(NamedTuple):
-    """One way of each kind."""
-
-    base: str
-    rate: str
-    around: str
-    loop: str
-    seed: int
-
-
-def drawn(seed: int) -> Program:
-    """The program of a seed."""
-    of = random.Random(seed)
-    ways = BASES, RATES, AROUND, LOOPS
-    return Program._make([*(of.choice([*each]) for each in ways), seed])
+LOOPS = ("jit", "eager", "scan", "fori", "each fold", "members", "injected")
+WAYS: dict[str, Any] = {"base": BASES, "rate": RATES, "around": AROUND, "loop": LOOPS}
 
 
 def loss(params: Any, x: Any) -> Any:
@@ -93,16 +64,14 @@ def loss(params: Any, x: Any) -> Any:
     return ((hidden @ params["head"]["kernel"] + params["head"]["bias"] - 0.7) ** 2).mean()
 
 
-def run(program: Program) -> int:
+def run(program: dict[str, str], seed: int) -> int:
     """How many steps it made of the transformation that it makes."""
-    make = BASES[program.base]
-    rate = RATES[program.rate]()
-    if program.loop == "injected" and program.base in ("sgd", "adam"):
-        inner = optax.inject_hyperparams(getattr(optax, program.base))(learning_rate=0.05)
-    else:
-        inner = make(rate)
-    tx = AROUND[program.around](inner)
-    batches = jax.random.normal(jax.random.key(program.seed), (STEPS, 5, 3))
+    base, loop = program["base"], program["loop"]
+    inner = BASES[base](RATES[program["rate"]]())
+    if loop == "injected" and base in ("sgd", "adam"):
+        inner = optax.inject_hyperparams(getattr(optax, base))(learning_rate=0.05)
+    tx = AROUND[program["around"]](inner)
+    batches = jax.random.normal(jax.random.key(seed), (STEPS, 5, 3))
     made = 0
 
     def step(carry: Any, x: Any) -> Any:
@@ -111,21 +80,21 @@ def run(program: Program) -> int:
         updates, state = tx.update(gradients, state, params)
         return (optax.apply_updates(params, updates), state), value
 
-    fast = step if program.loop == "eager" else jax.jit(step)
+    fast = step if loop == "eager" else jax.jit(step)
     carry = PARAMS, tx.init(PARAMS)
-    if program.loop == "scan":
+    if loop == "scan":
         jax.jit(lambda carry: jax.lax.scan(step, carry, batches))(carry)
         return STEPS
-    if program.loop == "fori":
+    if loop == "fori":
         jax.jit(lambda c: jax.lax.fori_loop(0, STEPS, lambda i, c: step(c, batches[i])[0], c))(
             carry
         )
         return STEPS
-    if program.loop == "members":
+    if loop == "members":
         many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), PARAMS)
         carry = many, jax.vmap(tx.init)(many)
         fast = jax.jit(jax.vmap(step, in_axes=(0, None)))
-    for fold in range(2 if program.loop == "each fold" else 1):
+    for fold in range(2 if loop == "each fold" else 1):
         if fold:
             start = jax.tree.map(lambda leaf: 1.1 * leaf, PARAMS)
             carry = start, tx.init(start)
@@ -136,14 +105,10 @@ def run(program: Program) -> int:
 
 
 def check(seed: int) -> list[str]:
-    """What is said of a program, and of its steps if they are counted wrong."""
-    program = drawn(seed)
+    """What is said of a program."""
+    program = drawn(WAYS, seed)
     with tracer.record() as recording:
-        made = run(program)
+        made = run(program, seed)
     found = said(recording.trace(), made)
     jax.clear_caches()
-    return found
-
-
-if __name__ == "__main__":
-    main(drawn, check)
+    return [str(program), *found] if found else []
