@@ -56,19 +56,6 @@ def test_each_worker_agrees_with_its_odometer(run: Any, cell: str) -> None:
     assert {each.severity for each in merged.findings()} <= {"info"}
 
 
-def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
-    folder, workers = run
-    source = folder / "legacy-loop"
-    for index in range(workers - 1):
-        name = f"worker-{index}.json"
-        (tmp_path / name).write_bytes((source / name).read_bytes())
-    trace = tracer.load(tmp_path)
-    assert not trace.complete
-    assert trace.notes == (
-        f"no trace of worker:{workers - 1}, so nothing that ran there is counted",
-    )
-
-
 @pytest.mark.parametrize(
     "killed",
     [

@@ -21,8 +21,6 @@ from support.odometers import KINDS
 import tracer
 from tracer.check import verdicts
 from tracer.check.verdicts import read
-from tracer.model.trace import summaries_of
-from tracer.reporters import columns, text as text_report
 
 pytestmark = pytest.mark.wide(rest="sweep")
 
@@ -92,10 +90,6 @@ def make_weights(dtypes: tuple[str, ...]) -> list[Any]:
         for i, dtype in enumerate(dtypes)
     ]
     return [tf.Variable(value, name=f"w{i}") for i, value in enumerate(values)]
-
-
-def as_bytes(weights: list[Any]) -> list[bytes]:
-    return [np.asarray(weight.numpy()).tobytes() for weight in weights]
 
 
 def name_of(weight: Any) -> str:
@@ -200,48 +194,6 @@ def test_what_happens_outside_of_the_apply_methods(options: Any, jit_compile: bo
     truth.agrees_with(tracer.trace_of(optimizer))
 
 
-@needs_keras3
-@pytest.mark.parametrize("eager", [pytest.param(False, marks=pytest.mark.long), True])
-def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
-    """A loss scale around an optimizer that accumulates: which of both kept a step from updating.
-
-    What is finite reaches the optimizer inside, so each fourth finite gradient updates.
-    """
-    amounts = [1.0, 1.0, np.inf, 1.0, 0.0, 0.0, np.inf, np.inf, 0.0, 0.0, 0.0, np.nan, 1.0]
-    variables = [keras3.Variable(np.ones((2,), "float32"), name=name) for name in ("a", "b")]
-    inner = keras3.optimizers.SGD(1.0, gradient_accumulation_steps=4)
-    optimizer = tracer.wrap(keras3.optimizers.LossScaleOptimizer(inner, 1.0), effects=True)
-    optimizer.build(variables)
-
-    def step(amount: Any) -> None:
-        optimizer.apply([tf.fill([2], amount), tf.zeros([2])], variables)
-
-    truth = of_keras3(variables)
-    run = step if eager else tf.function(step)
-    expected = []
-    finite = 0
-    for number, amount in enumerate(amounts, start=1):
-        truth.around(run, tf.constant(amount, tf.float32))
-        finite += bool(np.isfinite(amount))
-        updates = 2 * bool(np.isfinite(amount) and finite % 4 == 0)
-        still = sum(at == number for _, at in truth.unchanged)
-        expected.append((updates, still, 0))
-    trace = tracer.trace_of(optimizer)
-    (summary,) = summaries_of(trace)
-    assert [
-        tuple(values[name] for name in ("updates", "unchanged", "not_finite"))
-        for values, *_ in columns.table(summary, "step").rows
-        for _ in range(values["length"])
-    ] == expected
-    assert {each[:2] for each in expected} == {(0, 2), (2, 1), (2, 2)}
-    text = " ".join(text_report.render(trace, "step", width=200).split())
-    assert "(accumulated over 4 steps, or skipped by the loss scale)" in text
-    left = [each for each in trace.findings() if each.code == "gradients-left"]
-    assert [each.text.split(" of 13")[0] for each in left] == [
-        "The gradients of 1 of the last 2 steps"
-    ]
-
-
 def test_each_replica_has_effects_of_its_own() -> None:
     """Gradients that are not added up are 0 on the second one."""
     strategy = tf.distribute.MirroredStrategy(
@@ -306,35 +258,6 @@ def test_without_it_nothing_is_added() -> None:
         added.append(with_tracer - ops_of(tf.function(lambda o=plain, step=step: step(o))))
     assert added[0] == added[1]
     assert "ReadVariableOp" not in added[0] and added[0].total() <= 21
-
-
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("kind", ["legacy", pytest.param("keras3", marks=needs_keras3)])
-def test_training_is_bit_for_bit_the_same(run: str, kind: str) -> None:
-    """Weights and slots after 12 steps of Adam, with and without."""
-    found = []
-    for effects in (None, False, True):
-        tf.random.set_seed(1)
-        keras = keras2.optimizers.legacy if kind == "legacy" else keras3.optimizers
-        optimizer = keras.Adam(0.1)
-        if effects is not None:
-            tracer.wrap(optimizer, effects=effects)
-        weights = [tf.Variable(tf.random.normal((50, 4), seed=3)), tf.Variable(tf.ones((7,)))]
-
-        def step(amount: Any, weights: list[Any] = weights, optimizer: Any = optimizer) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(tf.math.sin(weights[0] * amount)) + tf.reduce_sum(
-                    weights[1] ** 3
-                )
-            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-
-        traced = tf.function(step, jit_compile=run == "XLA")
-        for number in range(12):
-            eager = run == "eager" or (run == "mixed" and number % 3 == 1)
-            (step if eager else traced)(tf.constant(0.3 + number))
-        slots = optimizer.variables
-        found.append(as_bytes(weights) + as_bytes(slots() if callable(slots) else slots))
-    assert found[0] == found[1] == found[2]
 
 
 def test_asked_for_late() -> None:

@@ -1,17 +1,17 @@
-"""A step whose gradients never come is no step: against odometers that add the gradient itself.
+"""A step whose gradients never come is no step.
 
 The odometers elsewhere add 1 whatever the gradient is, so their updates run even if the gradients
-fail. These add the gradient, which is 1, so they wait for it as a real optimizer does.
+fail. Here SGD with the rate -1 adds the gradient, which is 1.
 """
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import Keras3Optimizer, keras2, keras3, library_of
+from support.libraries import keras3, library_of
+from support.odometers import KINDS
 
 import tracer
 
@@ -22,37 +22,14 @@ pytestmark = [
 ]
 
 
-class Legacy(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        return var.assign_add(grad, read_value=False)
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-class Keras2(keras2.optimizers.Optimizer):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(name="gradient_odometer", jit_compile=False)
-        self._learning_rate = self._build_learning_rate(0.1)
-
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        variable.assign_add(gradient)
-
-
-class Keras3(Keras3Optimizer):  # type: ignore[misc]
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        variable.assign_add(gradient)
-
-
-class V1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
-        return handle.assign_add(grad, read_value=False)
-
-
-MAKE: dict[str, Callable[[], Any]] = {
-    "legacy": lambda: Legacy("GradientOdometer"),
-    "keras2": Keras2,
-    "keras3": lambda: Keras3(learning_rate=0.1),
-    "v1": lambda: V1(use_locking=True, name="GradientOdometer"),
-}
-kinds = pytest.mark.parametrize("kind", MAKE)
+def _make(kind: str) -> Any:
+    if kind == "v1":
+        return tf.compat.v1.train.GradientDescentOptimizer(-1.0)
+    optimizers = library_of(kind).optimizers
+    return (optimizers.legacy if kind == "legacy" else optimizers).SGD(-1.0)
 
 
 def _weights(kind: str) -> list[Any]:
@@ -72,7 +49,7 @@ def _check(optimizer: Any, weights: list[Any]) -> None:
 
 @kinds
 def test_data_that_ends_in_a_function(kind: str) -> None:
-    optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+    optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
 
     @tf.function
     def step(iterator: Any) -> None:
@@ -91,7 +68,7 @@ def test_data_that_ends_in_a_function(kind: str) -> None:
 @kinds
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_that_fail(kind: str, compiled: bool) -> None:
-    optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+    optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
 
     @tf.function(jit_compile=compiled)
     def apply(gradient: Any) -> None:
@@ -116,7 +93,7 @@ def test_mirrored_steps_that_fail(kind: str) -> None:
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
     with strategy.scope():
-        optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+        optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
         if kind == "keras3":
             optimizer.build(weights)
 
@@ -149,7 +126,7 @@ def test_the_last_step_fails_half_way(kind: str, where: str) -> None:
     def below_4(value: Any) -> Any:
         return tf.debugging.check_numerics(tf.where(value > 3.0, np.nan, value), "the weight")
 
-    optimizer = MAKE[kind]()
+    optimizer = _make(kind)
     first, second = _weights(kind)[0], _weights(kind)[0]
     if kind == "keras3":
         first.constraint = below_4
@@ -187,24 +164,3 @@ def test_the_last_step_fails_half_way(kind: str, where: str) -> None:
     for each in (inside, trace):
         assert (each.steps, each.updates(variable=first), each.complete) == (3, 3, False)
         assert "1 step ended with an error" in " ".join(each.notes)
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")  # it is meant to
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-def test_a_generator_that_ends_in_fit(kind: str) -> None:
-    library = library_of(kind)
-
-    def batches() -> Iterator[Any]:
-        for _ in range(5):
-            yield np.ones((2, 3), "f4"), np.zeros((2, 1), "f4")
-
-    signature = (tf.TensorSpec((2, 3)), tf.TensorSpec((2, 1)))
-    data = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    optimizer = tracer.wrap(MAKE[kind]())
-    model = library.Sequential([library.layers.Dense(1, kernel_initializer="zeros")])
-    model.compile(optimizer, loss=lambda true, predicted: predicted)  # the bias's gradient is 1
-    model.fit(data, epochs=3, shuffle=False, verbose=0)
-    bias = model.layers[0].bias
-    assert int(np.asarray(bias)[0]) == 15
-    trace = tracer.trace_of(optimizer)
-    assert (trace.updates(variable=bias), trace.steps, trace.complete) == (15, 15, True)

@@ -343,35 +343,6 @@ def test_unwrapped_and_wrapped_again_in_one_fit(kind: str, eagerly: bool) -> Non
     assert said == trace.steps == (8 if eagerly else 12)
 
 
-def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
-    """A layer that is frozen without `compile` goes on to train, but in a function traced again."""
-    library = library_of("keras2")
-    model = library.Sequential(
-        [library.Input((2,)), library.layers.Dense(2), library.layers.Dense(1)]
-    )
-    model.compile(ODOMETERS["keras2"](), "mse")
-    trained = []
-
-    @tf.function(autograph=False)
-    def step() -> None:
-        weights = model.trainable_variables
-        trained.append(len(weights))
-        model.optimizer.apply_gradients([(tf.ones_like(each), each) for each in weights])
-
-    model.optimizer.build(model.trainable_variables)
-    step()
-    model.layers[0].trainable = False
-    step()
-    assert trained == [4]
-    tracer.wrap(model.optimizer)
-    step()
-    assert trained == [4, 2]
-    trace = tracer.trace_of(model.optimizer)
-    assert (trace.updates(), trace.complete) == (2, True)
-    assert "step, traced before the optimizer was wrapped, is traced again" in trace.notes[0]
-    assert "its Python values are read again" in trace.notes[0]
-
-
 def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
     """They answer any name by an op in the current graph, or raise if it is that of a Session."""
     strategy = tf.distribute.MirroredStrategy(

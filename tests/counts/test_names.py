@@ -50,21 +50,6 @@ def subclassed(keras: Any) -> Any:
     return Net(name="net")
 
 
-def nested_layers(keras: Any) -> Any:
-    class Block(keras.layers.Layer):  # type: ignore[misc]
-        def __init__(self, depth: int, **options: Any) -> None:
-            super().__init__(**options)
-            self.inner = [Block(depth - 1, name=f"block_{side}") for side in "ab"] if depth else []
-            self.dense = keras.layers.Dense(2)
-
-        def call(self, inputs: Any) -> Any:
-            for inner in self.inner:
-                inputs = inner(inputs)
-            return self.dense(inputs)
-
-    return keras.Sequential([Block(1, name="block"), keras.layers.Dense(2)])
-
-
 def layers_of_one_name(keras: Any) -> Any:
     class Net(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -87,7 +72,7 @@ def loaded(keras: Any) -> Any:
 
 READY = (functional, loaded)
 """The shapes that are never built by `fit`."""
-SHAPES = (sequential, subclassed, nested_layers, layers_of_one_name, *READY)
+SHAPES = (sequential, subclassed, layers_of_one_name, *READY)
 FEW = (sequential, subclassed)
 """The shapes of the older kinds, and those under a strategy."""
 

@@ -480,16 +480,6 @@ def distributed_dataset(rig: Rig) -> None:
         rig.did(*[ALL] * 4)
 
 
-@way("two functions")
-def two_functions(rig: Rig) -> None:
-    everything = tf.function(rig.run)
-    part = tf.function(lambda: rig.run("table", "twin"))
-    some: Step = {"table": SPARSE, "twin": DENSE}
-    for step, done in [(everything, ALL), (part, some), (part, some), (everything, ALL)]:
-        step()
-        rig.did(done)
-
-
 @way("nested function")
 def nested_function(rig: Rig) -> None:
     inner = tf.function(rig.run)
@@ -554,19 +544,6 @@ def cond_around(rig: Rig) -> None:
             rig.run()
 
     for index in range(7):
-        step(tf.constant(index))
-        rig.did(*[ALL] * (index % 3 == 0))
-
-
-@way("mirrored 2: cond inside strategy.run", strategy="mirrored 2")
-def cond_inside(rig: Rig) -> None:
-
-    def maybe(index: Any) -> None:
-        if index % 3 == 0:
-            rig.apply()
-
-    step = tf.function(lambda index: rig.strategy.run(maybe, (index,)))
-    for index in range(4):
         step(tf.constant(index))
         rig.did(*[ALL] * (index % 3 == 0))
 
@@ -949,16 +926,6 @@ def fit_partial_batch(rig: Rig) -> None:
     fit(rig, model, *data(samples), [[MODEL]] * 9, epochs=3)
 
 
-@way("fit, several times")
-def fit_again(rig: Rig) -> None:
-    """A second `fit` after a new `compile` traces new graphs for the same optimizer."""
-    model = make_model(rig)
-    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
-    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
-    model.compile(optimizer=rig.optimizer, loss="mae", jit_compile=False)
-    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
-
-
 @way("fit, frozen layer")
 def fit_frozen(rig: Rig) -> None:
     model = make_model(rig, frozen=True)
@@ -1044,7 +1011,6 @@ REFUSED: set[tuple[str, str]] = {
             ["keras2", "keras3"],
         ),
         # Mirrored variables: an update is a synchronization of the replicas.
-        (["mirrored 2: cond inside strategy.run"], KINDS),
         (["mirrored 2: accumulation"], ["keras3"]),
         # No variable of another device in a compiled program.
         (["mirrored 2: XLA", "mirrored 2: fit, XLA"], KINDS),

@@ -59,6 +59,7 @@ def assert_twins(
     sparse: bool = True,
     every: int = 1,
     own_steps: Callable[[Any], Any] = lambda optimizer: optimizer.iterations,
+    effects: bool = False,
 ) -> tuple[Any, Any]:
     """Train both; returns the traced one and its trace, which must be complete.
 
@@ -70,7 +71,7 @@ def assert_twins(
         optimizer = make()
         variables = variables_for(optimizer)
         if traced:
-            tracer.wrap(optimizer)
+            tracer.wrap(optimizer, effects=effects)
         ends.append(train(optimizer, variables, sparse=sparse))
     assert len(ends[0]) == len(ends[1]) >= 2
     for left, right in zip(*ends, strict=True):

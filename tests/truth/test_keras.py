@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 from support.framework import FRAMEWORK
 from support.ran import Ran, check, check_effects
@@ -192,25 +191,6 @@ def test_pickles_are_of_the_plain_class(cls: Any) -> None:
 
 
 # What people ask.
-
-
-@pytest.mark.long
-def test_a_rate_of_zero_and_a_loss_that_is_no_number() -> None:
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.0), effects=True)
-    made = model(optimizer, "ones")
-    made.fit(X, Y, batch_size=8, verbose=0)
-    findings = tracer.trace_of(optimizer).findings()
-    (finding,) = [each for each in findings if each.code == "unchanged"]
-    assert finding.severity == "error" and "updated 5 times, and no bit" in finding.text
-    y = Y.copy()
-    y[20] = np.nan
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.1), effects=True)
-    made.compile(optimizer, "mse")
-    made.fit(X, y, batch_size=8, shuffle=False, verbose=0)
-    findings = tracer.trace_of(optimizer).findings()
-    assert [(each.code, each.step) for each in findings if each.severity == "error"] == [
-        ("not-finite", 3)
-    ]
 
 
 @pytest.mark.long

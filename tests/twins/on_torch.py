@@ -218,19 +218,14 @@ def layers_in_a_list(healthy: bool) -> bool:
     return same(before, model.hidden[0])
 
 
-IN_NO_MODULE: Any = {
-    "fix": "Make the optimizer after the model",
-    "others": ("no-gradient",),
-    "screen": "sweep",
-}
-
-
 @twin(
     "never-passed",
     "got gradients, but no optimizer has them",
     "was made in {here})",
     variables=tuple(f"Net.{of}.{each}" for of in ("body", "head") for each in ("weight", "bias")),
-    **IN_NO_MODULE,
+    fix="Make the optimizer after the model",
+    others=("no-gradient",),
+    screen="sweep",
 )
 def model_made_again(healthy: bool) -> bool:
     """The model is made again after its optimizer, which goes on with the parameters of the first
@@ -243,28 +238,6 @@ def model_made_again(healthy: bool) -> bool:
     before = weights(model)
     train_on(model, optimizer)
     return same(before, model)
-
-
-@twin(
-    "never-passed",
-    "got gradients, but no optimizer has them",
-    "was made in {here})",
-    variables=("head.weight", "head.bias"),
-    **IN_NO_MODULE,
-)
-def new_head(healthy: bool) -> bool:
-    """A pretrained model gets a new head after the optimizer was made, which trains the old one.
-    Asked in facebookresearch/mmf 104.
-    """
-    torch.manual_seed(1)
-    model, new = Net(10), nn.Linear(4, 2)
-    if healthy:
-        model.head = new
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)  # here
-    model.head = new
-    before = weights(new)
-    train_on(model, optimizer, 2)
-    return same(before, model.head)
 
 
 @twin(
