@@ -17,11 +17,12 @@ import inspect
 import os
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib import metadata
 from typing import Any, TextIO
+from zlib import crc32
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # With fewer threads, MirroredStrategy over logical CPUs can wait for itself for good on 2 cores.
@@ -169,49 +170,22 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _mark_long_cells(items: list[pytest.Item]) -> None:
-    """Of the tests marked `wide` in a file mark all but a covering `long`, or what `rest` says."""
-    wide: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
-    for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if "wide" in marks and marks.isdisjoint({"long", "skip", "sweep"}):
-            wide[item.nodeid.partition("::")[0]][item.nodeid] = item
-    for cells in wide.values():
-        ids = sorted(cells)  # the same ones in whatever order they came
-        quick = covering([_values(cells[name]) for name in ids])
-        for place in set(range(len(ids))) - quick:
-            mark = cells[ids[place]].get_closest_marker("wide")
-            cells[ids[place]].add_marker(mark.kwargs.get("rest", "long") if mark else "long")
+    """Of the tests marked `wide` in a file mark all but a covering `long`, or what `rest` says.
 
-
-def _values(item: pytest.Item) -> list[tuple[str, str]]:
-    """What a test is a cell of: the function, and each parameter's value."""
-    callspec = getattr(item, "callspec", None)
-    parameters = callspec.params if callspec else {}
-    function = ("", item.nodeid.partition("[")[0])
-    return [function, *((name, repr(value)) for name, value in parameters.items())]
-
-
-def covering(cells: Sequence[Sequence[tuple[str, str]]]) -> set[int]:
-    """The places of few cells in which every value occurs.
-
-    Each takes in as many new values as it can, and the rarest of those that are not new, so that
-    the columns of a table take turns from row to row.
-
-    >>> sorted(covering([[("row", r), ("column", c)] for r in "123" for c in "ab"]))
-    [0, 3, 4]
+    Each cell of the covering has a value that none before it has. They come in an order by their
+    names that is as good as random, so that the columns of a table take turns.
     """
-    met: Counter[tuple[str, str]] = Counter()
-    missing = {value for cell in cells for value in cell}
-    chosen: set[int] = set()
-    while missing:
-        place = min(
-            set(range(len(cells))) - chosen,
-            key=lambda p: (-len(missing.intersection(cells[p])), sum(met[v] for v in cells[p]), p),
-        )
-        chosen.add(place)
-        met.update(cells[place])
-        missing.difference_update(cells[place])
-    return chosen
+    covered: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for item in sorted(items, key=lambda item: crc32(item.nodeid.encode())):
+        marks = {mark.name: mark for mark in item.iter_markers()}
+        if "wide" in marks and marks.keys().isdisjoint({"long", "skip", "sweep"}):
+            callspec = getattr(item, "callspec", None)
+            values = (callspec.params if callspec else {}).items()
+            file, _, test = item.nodeid.partition("::")
+            new = {("", test.partition("[")[0]), *((name, repr(value)) for name, value in values)}
+            if new <= covered[file]:
+                item.add_marker(marks["wide"].kwargs.get("rest", "long"))
+            covered[file] |= new
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
