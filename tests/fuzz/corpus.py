@@ -25,6 +25,11 @@ F0, F1 = (Node("call", (number, 0, 0)) for number in (0, 1))
 LOOP = Node("loop", (3, 5), (STEP, F0))
 
 
+def limit(number: int) -> Node:
+    """So many updates, or calls of apply methods, from here on; below 0 none fails."""
+    return Node("limit", (number,))
+
+
 def program(
     *actions: Node, functions: Sequence[Sequence[Node]] = ((STEP,),), **spec: Any
 ) -> Program:
@@ -51,6 +56,19 @@ CORPUS = {
     "a variable that is passed twice": program(WRAP, TWICE, F0, F0, functions=[[TWICE]]),
     "an override that passes on a part": program(
         WRAP, STEP, F0, F0, override=(Node("super", ("first",)),)
+    ),
+    # Steps that fail, in eager mode before and after the function that they call, and in a graph.
+    "an apply method that raises": program(
+        *(WRAP, STEP, limit(1), STEP, limit(0), STEP, limit(-1), STEP, F0), fails="trip"
+    ),
+    "a step that raises after its function": program(
+        *(WRAP, STEP, limit(0), STEP, limit(-1), STEP, STEP),
+        fails="trip",
+        override=(F0, Node("super", ("all",))),
+        functions=[[APPLY]],
+    ),
+    "a function that fails half way in a step": program(
+        *(WRAP, STEP, limit(1), STEP, limit(-1), STEP, F0), **COMPANY, fails="fuse"
     ),
     # Graphs that run in other steps than they were traced in.
     "a function traced inside a step and run alone": program(WRAP, STEP, F0, F0, **COMPANY),

@@ -86,11 +86,17 @@ THEMES = (
 AROUND = {
     "fuse": ("branch",),
     "branches": ("branch", "branch", "loop", "loop"),
-    "gradients": ("recompute", "custom"),
+    "gradients": ("recompute",),
     "host": ("host",),
     "XLA": ("branch", "loop"),
 }
 """What the steps of a theme may stand in."""
+CLIPPED = (("clipnorm", 1.0), ("global_clipnorm", 1.0))
+OPTIONS: dict[str, Any] = {
+    "legacy": (*CLIPPED, ("clipvalue", 0.5)),
+    "keras2": (*CLIPPED, ("use_ema", True)),
+    "keras3": (*CLIPPED, ("use_ema", True)),
+}
 
 
 def programs() -> st.SearchStrategy[Program]:
@@ -145,11 +151,7 @@ class Maker:
     def drawn_options(self) -> tuple[tuple[str, Any], ...]:
         if self.shape != "options" and (self.shape == "plain" or not self.chance(25)):
             return ()
-        choices: list[tuple[str, Any]] = []
-        if self.kind in ("keras2", "keras3"):
-            choices += [("use_ema", True), ("clipnorm", 1.0), ("global_clipnorm", 1.0)]
-        if self.kind == "legacy":
-            choices += [("clipnorm", 1.0), ("clipvalue", 0.5), ("global_clipnorm", 1.0)]
+        choices = [*OPTIONS.get(self.kind, ())]
         if self.kind == "keras3" and not self.strategy and self.theme != "fuse":
             choices += [("gradient_accumulation_steps", 2)] * 3
         return (self.choice(choices),) if choices else ()
@@ -225,7 +227,7 @@ class Maker:
         to: tuple[Any, ...] = ()
         if what == "loop":
             to = self.random.randint(1, 5), self.random.randint(1, 6)
-        elif what in ("recompute", "custom"):
+        elif what == "recompute":
             return Node(what, (self.chance(60),), (self.step(),))
         return Node(what, to, self.body(depth - 1))
 
@@ -732,28 +734,10 @@ class Run:
             self.block(body, autograph, i)
             return x * 2.0
 
-        self.tape(tf.recompute_grad(again), wanted)
-
-    def custom(self, both: bool, *body: Node, autograph: bool, i: Any) -> None:
-        """A `custom_gradient` that does something on its way there, and perhaps on its way back."""
-
-        def shaped(x: Any) -> Any:
-            self.block(body, autograph, i)
-
-            def back(upstream: Any, variables: Any = None) -> Any:
-                if both:
-                    self.block(body, autograph, i)
-                return (upstream, [None] * len(variables)) if variables else upstream
-
-            return x * 2.0, back
-
-        self.tape(tf.custom_gradient(shaped), True)
-
-    def tape(self, function: Any, wanted: bool) -> None:
         x = tf.constant(1.0)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = function(x)
+            y = tf.recompute_grad(again)(x)
         if wanted:
             tape.gradient(y, x)
 

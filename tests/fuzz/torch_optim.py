@@ -87,8 +87,6 @@ if TYPE_CHECKING:
 
         def step(self, closure: Any = None) -> Any: ...
 
-        def zero_grad(self) -> None: ...
-
 else:
     Behaviour = object
     """What a class of the program adds to a class of optimizers, which is behind it in the MRO."""
@@ -114,13 +112,6 @@ class Catches(Behaviour):
             return super().step(closure)
         except OnPurpose:
             return None
-
-
-class Clears(Behaviour):
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        self.zero_grad()
-        return loss
 
 
 class First(Behaviour):
@@ -180,7 +171,7 @@ for _base in BASES.values():
     # PyTorch gives a class hooks when an optimizer of it is made: without, `Twice` counts once, as
     # `docs/limits.md` says.
     _base([torch.nn.Parameter(torch.zeros(1))])
-BEHAVIOURS = [None, Sometimes, Twice, Catches, Clears, First, Data, NumPy, Blind, Around]
+BEHAVIOURS = [None, Sometimes, Twice, Catches, First, Data, NumPy, Blind, Around]
 UNSEEN = (Sometimes, Data, NumPy, Blind, Around)
 """Of these not all that they do can be counted, or believed: a trace may be incomplete."""
 
@@ -238,8 +229,7 @@ class Program(NamedTuple):
 STEPS = ["step", "closure", "scaler", "unscaled", "infinite", "thread", "nested"]
 RAISES = ["raise", "raise in closure", "raise in hook", "raise in post hook", "raise in scaler"]
 OTHERS = ["zero", "none", "freeze", "add", "wrap", "wrap", "unwrap", "record", "end", "remake"]
-OTHERS += ["reload", "copies", "schedule", "hook gives", "hook takes", "hook after", "record"]
-OTHERS += ["read"]
+OTHERS += ["copies", "schedule", "hook gives", "hook takes", "hook after", "record", "read"]
 
 
 @st.composite
@@ -414,9 +404,6 @@ class Run:
         slot.optimizer = slot.scheduler = None
         if flags[0]:
             gc.collect()
-
-    def reload(self, slot: Slot, flags: Sequence[bool]) -> None:
-        slot.optimizer.load_state_dict(slot.optimizer.state_dict())
 
     def copies(self, slot: Slot, flags: Sequence[bool]) -> None:
         """Go on with a copy, which has parameters of its own; some classes keep too little."""
