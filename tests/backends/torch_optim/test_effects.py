@@ -13,9 +13,8 @@ import pytest
 import torch
 from backends.torch_optim.test_truth_table import ROWS
 from support.ran import by_step, check, check_effects
-from support.torch_bytes import ByBytes
+from support.torch_bytes import ByBytes, Waits
 from support.torch_odometers import Around, Odometer, give, readings, zeros
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
 from tracer.backends.torch import effects as torch_effects
@@ -283,24 +282,6 @@ def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
     ours = [each for each in compiled if each and each.co_filename.startswith(folder)]
     assert {each.co_name for each in ours} <= {"hook"}
     assert readings(parameters) == [3, 3, 3] and not tracer.trace_of(optimizer).complete
-
-
-WAITING = ("_local_scalar_dense", "equal", "is_nonzero", "nonzero", "_to_copy")
-"""Operators that bring what a device has computed to the host, for which the program waits."""
-
-
-class Waits(TorchDispatchMode):  # type: ignore[misc]
-    """Notes the operators that wait for a device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.called: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in WAITING:
-            self.called.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("effects", [False, True])

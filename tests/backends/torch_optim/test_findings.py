@@ -83,15 +83,6 @@ def test_a_gradient_of_a_phase_before_is_fine() -> None:
     assert not found(train)
 
 
-def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    with tracer.record() as recording:
-        for _ in range(3):
-            optimizer.step()
-    assert "no-gradient" in {finding.code for finding in recording.trace().findings()}
-
-
 def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:
     for by_hand in (False, True):
         model = net()

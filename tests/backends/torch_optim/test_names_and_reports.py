@@ -1,6 +1,6 @@
 """What parameters are called, and what reports, findings and assertions say of PyTorch."""
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import pytest
@@ -66,20 +66,20 @@ def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> No
     assert names(trace) == [name for name, _ in model.named_parameters()]
 
 
-def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where each parameter has an optimizer, which steps in the backward pass."""
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What each search for models looked for."""
     from tracer.backends.torch import parameters
-    from tracer.core import instances
 
-    searches = []
-    search = instances.instances
-
-    def counted(classes: Any) -> Any:
-        searches.append(1)
-        return search(classes)
-
-    monkeypatch.setattr(parameters, "instances", counted)
+    made: list[Any] = []
+    search = parameters.instances
+    monkeypatch.setattr(parameters, "instances", lambda wanted: made.append(1) or search(wanted))
     monkeypatch.setattr(parameters.models, "vain", 0)
+    return made
+
+
+def test_models_are_searched_once_for_many_optimizers(searches: list[Any]) -> None:
+    """As where each parameter has an optimizer, which steps in the backward pass."""
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(10)))
     optimizers = [Odometer([each]) for each in model.parameters()]
     found = [name for each in optimizers for name in names(stepped(each))]
@@ -97,32 +97,19 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_models_are_not_searched_for_each_new_loose_tensor(
-    monkeypatch: pytest.MonkeyPatch, plain: bool
+    searches: list[Any], plain: bool
 ) -> None:
     """As in attacks and style transfer; a parameter that no module holds waits for the reading."""
-    from tracer.backends.torch import parameters
-    from tracer.core import instances
-
-    searches = []
-    search = instances.instances
-
-    def counted(classes: Any) -> Any:
-        searches.append(1)
-        return search(classes)
-
-    monkeypatch.setattr(parameters, "instances", counted)
     loose = []
     with tracer.record() as recording:
         for _ in range(100):
             tensor = torch.zeros(2, requires_grad=True)
             loose.append(tensor if plain else torch.nn.Parameter(tensor))
-            optimizer = Odometer([loose[-1]])
             give([loose[-1]])
-            optimizer.step()
+            Odometer([loose[-1]]).step()
         model = torch.nn.Linear(2, 1)
-        optimizer = Odometer(model.parameters())
         give(list(model.parameters()))
-        optimizer.step()
+        Odometer(model.parameters()).step()
     trace = recording.trace()
     assert readings(loose) == [1] * 100 and trace.updates() == 102
     assert names(trace)[100:] == ["weight", "bias"]
@@ -177,35 +164,33 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
 
 
-def report_of(train: Callable[[], None], *, effects: bool = False) -> str:
-    with tracer.record(effects=effects) as recording:
-        train()
-    return " ".join(text.render(recording.trace()).split())
-
-
-def test_a_weight_decay_that_ends_has_all_its_values() -> None:
-    def train() -> None:
-        (one,) = zeros(1)
-        optimizer = torch.optim.AdamW([one], lr=0.01, weight_decay=0.1)
-        for step in range(3):
-            optimizer.param_groups[0]["weight_decay"] = 0.1 if step < 2 else 0.0
-            give([one])
-            optimizer.step()
-
-    assert "weight decay 0.1 -> 0 (2 values) on 1 parameter." in report_of(train)
-
-
 def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
-    def train() -> None:
-        one, frozen = zeros(2)
-        frozen.requires_grad_(False)
-        groups = [{"params": [one]}, {"params": [frozen], "lr": 0.001}]
-        optimizer = torch.optim.AdamW(groups, lr=0.01)
-        give([one])
-        optimizer.step()
-
-    said = report_of(train)
+    one, frozen = zeros(2)
+    frozen.requires_grad_(False)
+    groups = [{"params": [one]}, {"params": [frozen], "lr": 0.001}]
+    optimizer = tracer.wrap(torch.optim.AdamW(groups, lr=0.01))
+    give([one])
+    optimizer.step()
+    said = " ".join(text.render(tracer.trace_of(optimizer)).split())
     assert "Learning rate 0.01 in all steps; weight decay 0.01 on 1 parameter." in said
+
+
+class Derived(torch.optim.SGD):  # type: ignore[misc]
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.more = 1
+
+
+@pytest.mark.parametrize("cls", [torch.optim.Adam, Derived])
+def test_an_optimizer_is_where_it_was_made_and_not_where_it_steps(cls: Any) -> None:
+    before = cls(zeros(1), lr=0.1)
+    with tracer.record() as recording:
+        made, line = cls(zeros(1), lr=0.1), sys._getframe().f_lineno
+        made.step()
+        before.step()
+    (first, second) = (each.made for each in recording.trace().optimizers)
+    assert first.endswith(f"test_names_and_reports.py:{line}") and second == ""
+    assert torch.optim.Optimizer.__init__.__name__ == "__init__"
 
 
 def test_an_optimizer_that_never_steps_was_not_denied_its_parameters() -> None:
@@ -218,18 +203,8 @@ def test_an_optimizer_that_never_steps_was_not_denied_its_parameters() -> None:
         model(torch.randn(4, 3)).mean().backward()
 
 
-def test_failures_have_the_names_of_pytorch() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1, bias=False))
-    optimizer = Odometer(model.parameters())
-    with (
-        pytest.raises(AssertionError, match=r"parameter +updates"),
-        tracer.assert_updates(optimizer, dense=9),
-    ):
-        stepped(optimizer)
-
-
-def test_each_assertion() -> None:
-    model = torch.nn.Linear(2, 1)
+def test_assertions_on_modules_and_parameters() -> None:
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step() -> None:
@@ -237,38 +212,32 @@ def test_each_assertion() -> None:
         model.weight.sum().backward()
         optimizer.step()
 
-    with tracer.assert_updates(optimizer, dense=1, sparse=0, per_step=True):
+    with (
+        tracer.assert_updates(optimizer, dense=1, sparse=0, per_step=True),
+        tracer.assert_updates(variable=model, total=1),
+        tracer.assert_never_updated(model.bias),
+        tracer.assert_never_updated("bias"),
+        tracer.assert_all_updated([model.weight]),
+    ):
         step()
-    with tracer.assert_executions("step", 2), tracer.assert_calls("step", 2):
-        step()
-        step()
-    with tracer.assert_updates(variable=model, total=1):
-        step()
-    of_two = pytest.raises(AssertionError, match="and bias: expected 2, got 1: 1 in 1 step\n")
-    with of_two, tracer.assert_updates(variable=model, total=2):
-        step()
-    other = torch.nn.Linear(2, 1)
-    not_passed = pytest.raises(AssertionError, match="of weight and bias: expected 1, but no such")
-    with not_passed, tracer.assert_updates(variable=other, total=1):
-        step()
-    with tracer.assert_never_updated(model.bias), tracer.assert_never_updated("bias"):
-        step()
-    with tracer.assert_all_updated([model.weight]):
-        step()
-    missing = pytest.raises(AssertionError, match=r"bias [0 ]+\n +never updated: no gradient")
-    with missing, tracer.assert_all_updated(model):
-        step()
+
+    def fails(assertion: Any, message: str) -> None:
+        with pytest.raises(AssertionError, match=message), assertion:
+            step()
+
+    fails(tracer.assert_updates(optimizer, dense=9), r"parameter +updates")
+    of_two = "and bias: expected 2, got 1: 1 in 1 step\n"
+    fails(tracer.assert_updates(variable=model, total=2), of_two)
+    not_passed = "of weight and bias: expected 1, but no such"
+    fails(tracer.assert_updates(variable=other, total=1), not_passed)
+    fails(tracer.assert_all_updated(model), r"bias [0 ]+\n +never updated: no gradient")
     model.bias.requires_grad_(False)
-    frozen = pytest.raises(AssertionError, match=r"bias [0 ]+ never updated; frozen")
-    with frozen, tracer.assert_all_updated(model):
-        step()
+    fails(tracer.assert_all_updated(model), r"bias [0 ]+ never updated; frozen")
     trained = (own for own in model.parameters() if own.requires_grad)
     with tracer.assert_all_updated([*trained, torch.nn.BatchNorm1d(2, affine=False)]):
         step()
     other.requires_grad_(False)
-    frozen = pytest.raises(AssertionError, match="got none for 2 of them")
-    with frozen, tracer.assert_all_updated([model.weight, other]):
-        step()
+    fails(tracer.assert_all_updated([model.weight, other]), "got none for 2 of them")
 
 
 @pytest.mark.parametrize("copy", ["data", "detach", "clone"])

@@ -281,15 +281,19 @@ def steps_after_one_that_raised_with_frames_in_its_place(wrap: Wrap) -> Ran:
     return Ran(optimizer, [1] * 40, complete=False)
 
 
-def scaled(optimizer: Any, parameters: Any, infinite: Sequence[int], steps: int = 6) -> list[int]:
-    """Train with a `GradScaler` and infinite gradients in some steps; how many weights changed."""
+def scaled(optimizer: Any, parameters: Any, *infinite: int, without: Sequence[int] = ()) -> Any:
+    """Train with a `GradScaler` in six steps, some with infinite gradients or `without` any.
+
+    Returns how many weights changed in each.
+    """
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     moves = Moves(parameters)
-    for step in range(1, steps + 1):
+    for step in range(1, 7):
         scaler.scale(torch.ones(1))
-        give(parameters, INFINITE if step in infinite else 1.0)
+        optimizer.zero_grad()
+        give([] if step in without else parameters, INFINITE if step in infinite else 1.0)
         scaler.step(optimizer)
-        scaler.update()
+        scaler.update(4.0)
         moves.look()
     return moves.by_step
 
@@ -298,7 +302,7 @@ def scaled(optimizer: Any, parameters: Any, infinite: Sequence[int], steps: int 
 def a_scaler(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(Odometer(parameters))
-    moved = scaled(optimizer, parameters, (1, 2, 5))
+    moved = scaled(optimizer, parameters, 1, 2, 5)
     assert readings(parameters) == [3, 3, 3]
     return Ran(
         optimizer,
@@ -312,7 +316,7 @@ def a_scaler(wrap: Wrap) -> Ran:
 def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(torch.optim.Adam(parameters, fused=True))
-    moved = scaled(optimizer, parameters, (2, 4))
+    moved = scaled(optimizer, parameters, 2, 4)
     return Ran(
         optimizer,
         moved,
@@ -321,26 +325,12 @@ def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
     )
 
 
-def without_gradients(optimizer: Any, parameters: Any) -> list[int]:
-    """Train with a `GradScaler`, in each second step without any gradient."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    scaler.scale(torch.ones(1))
-    moves = Moves(parameters)
-    for step in range(4):
-        optimizer.zero_grad()
-        give(parameters if step % 2 else ())
-        scaler.step(optimizer)
-        scaler.update(4.0)
-        moves.look()
-    return moves.by_step
-
-
 @row
 def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(torch.optim.SGD(parameters, fused=True))
-    moved = without_gradients(optimizer, parameters)
-    return Ran(optimizer, moved, requests={"dense": 6, "none": 6})
+    moved = scaled(optimizer, parameters, without=(2, 4))
+    return Ran(optimizer, moved, requests={"dense": 12, "none": 6})
 
 
 @row
@@ -355,7 +345,7 @@ def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
 
     parameters = zeros()
     optimizer = wrap(Beside(parameters, fused=True))
-    moved = scaled(optimizer, parameters, (2, 4))
+    moved = scaled(optimizer, parameters, 2, 4)
     assert moved == [3, 1, 3, 1, 3, 3]
     return Ran(optimizer, moved, requests={"dense": 18}, complete=False)
 
@@ -733,8 +723,7 @@ def trained(optimizer: Odometer, steps: int) -> int:
 
 def test_the_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
     """With a block around, before and after it."""
-    parameters = zeros(1)
-    optimizer = Odometer(parameters)
+    optimizer = Odometer(zeros(1))
     with tracer.record() as recording:
         trained(optimizer, 1)
         tracer.wrap(optimizer)
@@ -742,23 +731,13 @@ def test_the_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
     wrapped += trained(optimizer, 2)  # the end of the block leaves it wrapped
     assert tracer.trace_of(optimizer).steps == wrapped == 3
     tracer.unwrap(optimizer)
-    assert not optimizer._optimizer_step_pre_hooks
+    trained(optimizer, 1)
     with tracer.record() as later:
         trained(optimizer, 4)
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (7, 7, True)
-    assert (recording.trace().steps, later.trace().steps) == (2, 4)
-
-    optimizer = Odometer(parameters)
-    with tracer.record():
-        trained(optimizer, 1)
-        tracer.unwrap(tracer.wrap(optimizer))
-        trained(optimizer, 2)
-    assert not optimizer._optimizer_step_pre_hooks
-    trained(optimizer, 1)
-    assert tracer.trace_of(optimizer).steps == 2
     trained(tracer.wrap(optimizer), 1)
-    assert (tracer.trace_of(optimizer).steps, tracer.trace_of(optimizer).complete) == (3, True)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (8, 8, True)
+    assert (recording.trace().steps, later.trace().steps) == (2, 4)
 
 
 @pytest.mark.parametrize("kind", ["plain", "own step", "around"])
@@ -791,12 +770,22 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
     assert (trace.steps, trace.complete) == (4, True)
 
 
+BY = pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+
+
+def calling(optimizer: Any, by: str, function: Callable[..., Any]) -> list[Any]:
+    """Have a closure or a hook of the steps call a function; what to give to the steps."""
+    if by != "closure":
+        getattr(optimizer, f"register_step_{by.replace('-', '_')}")(function)
+    return [function] if by == "closure" else []
+
+
 class Super(torch.optim.SGD):  # type: ignore[misc]
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
 
 
-@pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+@BY
 @pytest.mark.parametrize("cls", [torch.optim.SGD, Super, Odometer])
 def test_a_closure_or_a_hook_that_steps_once_more(cls: Any, by: str) -> None:
     """PyTorch's own step updates what has a gradient, and so do both; of others it is noted."""
@@ -812,10 +801,9 @@ def test_a_closure_or_a_hook_that_steps_once_more(cls: Any, by: str) -> None:
             optimizer.step()
         return None if hooked else torch.zeros(())
 
-    if by != "closure":
-        getattr(optimizer, f"register_step_{by.replace('-', '_')}")(step)
+    given = calling(optimizer, by, step)
     give(parameters)
-    optimizer.step(*([step] if by == "closure" else []))
+    optimizer.step(*given)
     assert sum(readings(parameters)) >= 6
     trace = tracer.trace_of(optimizer)
     is_exact = cls is torch.optim.SGD
@@ -846,7 +834,7 @@ class CustomPair(Pair):
         self.param_groups[0]["params"][0].add_(1)
 
 
-@pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+@BY
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("cls", [Pair, CustomPair])
 def test_a_method_of_the_class_that_a_closure_or_a_hook_calls(
@@ -857,11 +845,10 @@ def test_a_method_of_the_class_that_a_closure_or_a_hook_calls(
     given = own if shared else others
     optimizer = cls(own, torch.optim.SGD(given, lr=1.0, maximize=True))
     with tracer.record() as recording:
-        if by != "closure":
-            getattr(optimizer, f"register_step_{by.replace('-', '_')}")(optimizer.sync)
+        arguments = calling(optimizer, by, optimizer.sync)
         for _ in range(3):
             give([*own, *others])
-            optimizer.step(*([optimizer.sync] if by == "closure" else []))
+            optimizer.step(*arguments)
     trace = recording.trace()
     assert sum(readings([*own, *others])) == 6
     is_once = shared and cls is CustomPair
@@ -996,7 +983,7 @@ def test_an_inner_step_that_raises_after_it_updated() -> None:
     assert not trace.complete and "a call of step raised an exception" in trace.notes[0]
 
 
-@pytest.mark.parametrize("by", ["closure", "pre-hook", "post-hook"])
+@BY
 def test_a_parameter_that_only_an_inner_step_of_the_same_optimizer_updates(by: str) -> None:
     """As with two models that take turns in one optimizer."""
     parameters = zeros(2)
@@ -1013,10 +1000,9 @@ def test_a_parameter_that_only_an_inner_step_of_the_same_optimizer_updates(by: s
                     optimizer.step()
         return None if hooked else torch.zeros(())
 
-    if by != "closure":
-        getattr(optimizer, f"register_step_{by.replace('-', '_')}")(turn)
+    arguments = calling(optimizer, by, turn)
     give(parameters[:1])
-    optimizer.step(*([turn] if by == "closure" else []))
+    optimizer.step(*arguments)
     moves.look()
     trace = tracer.trace_of(optimizer)
     assert readings(parameters) == [1, 1]
