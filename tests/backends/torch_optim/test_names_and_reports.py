@@ -9,6 +9,8 @@ from support.torch_odometers import Odometer, give, readings, zeros
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import tracer
+from tracer.backends.torch import parameters
+from tracer.core.instances import instances
 from tracer.model.trace import Trace
 from tracer.reporters import text
 
@@ -69,11 +71,13 @@ def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> No
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What each search for models looked for."""
-    from tracer.backends.torch import parameters
-
     made: list[Any] = []
-    search = parameters.instances
-    monkeypatch.setattr(parameters, "instances", lambda wanted: made.append(1) or search(wanted))
+
+    def counted(wanted: Any) -> list[Any]:
+        made.append(wanted)
+        return instances(wanted)
+
+    monkeypatch.setattr(parameters, "instances", counted)
     monkeypatch.setattr(parameters.models, "vain", 0)
     return made
 

@@ -9,7 +9,6 @@ from support.torch_odometers import Odometer, readings
 from torch.utils.data import DataLoader, TensorDataset
 
 import tracer
-from tracer.reporters.text import render
 
 pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]  # theirs
 
@@ -64,37 +63,6 @@ def test_lightning(accumulate: int, tmp_path: Path) -> None:
     assert trace.variables[0].name == "net.0.weight"
     assert [optimizer.name for optimizer in trace.optimizers] == ["Odometer"]
     assert trace.findings() == []
-
-
-def test_lightning_with_two_optimizers(tmp_path: Path) -> None:
-    """Its `global_step` counts the steps of both, and the report says so."""
-    lightning = pytest.importorskip("lightning")
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        automatic_optimization = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.other = zeroed(layers()), zeroed(layers())
-
-        def training_step(self, batch: Any, index: int) -> None:
-            for optimizer, net in zip(self.optimizers(), (self.net, self.other), strict=True):
-                optimizer.zero_grad()
-                self.manual_backward(((net(batch[0]) - batch[1]) ** 2).mean())
-                optimizer.step()
-
-        def configure_optimizers(self) -> Any:
-            return Odometer(self.net.parameters()), Odometer(self.other.parameters())
-
-    module = Module()
-    trace = fitted(module, tmp_path).trace()
-    steps = module.trainer.global_step
-    assert sum(readings(list(module.net.parameters()))) == 4 * steps // 2
-    assert not trace.findings()
-    said = f"2 optimizers: {steps} steps and {4 * steps} updates in all."
-    assert said in " ".join(render(trace).split())
-    first = Module.configure_optimizers.__code__.co_firstlineno + 1
-    assert all(each.made.endswith(f"test_trainers.py:{first}") for each in trace.optimizers)
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
