@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from support import libraries, odometers, traces
 
 import tracer
@@ -132,14 +131,11 @@ def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]
 
 
 def test_other_callbacks_record_the_counts(keras: Any, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     model = model_of(keras, loss_scale=True)
     history = fit(
         model,
         tracer.keras.TraceCallback(None, logs=True),
         keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
-        keras.callbacks.TensorBoard(str(tmp_path / "logs")),
         bad=2,
     )
     # In each of 3 epochs the loss scale skips 2 of 10 steps; the others update 2 variables.
@@ -147,48 +143,10 @@ def test_other_callbacks_record_the_counts(keras: Any, tmp_path: Path) -> None:
     assert float(model.get_weights()[1][0]) == 3 * 8
     with open(tmp_path / "log.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    events = EventAccumulator(str(tmp_path / "logs" / "train")).Reload()
     for name, count in expected.items():
         assert history[f"tracer/{name}"] == [count] * 3
         assert [row[f"tracer/{name}"] for row in rows] == [str(count)] * 3
-        written = [
-            tf.make_ndarray(each.tensor_proto) for each in events.Tensors(f"epoch_tracer/{name}")
-        ]
-        assert written == [count] * 3
-
-
-def test_graph_tracings_in_the_logs(keras: Any) -> None:
-    traced = []
-
-    class Model(keras.Sequential):  # type: ignore[misc]
-        def train_step(self, *data: Any) -> Any:
-            traced.append(self)  # Python runs when a graph is traced, and only then
-            return super().train_step(*data)
-
-    model = model_of(keras, make=Model)
-    callback = tracer.keras.TraceCallback(None, logs=True)
-    before = 0
-    for rows in (BATCH, BATCH, BATCH // 2):  # another shape is another graph
-        history = fit(model, callback, epochs=2, batch_size=rows)
-        assert sum(history["tracer/graph_tracings"]) == len(traced) - before
-        assert history["tracer/graph_tracings"][1] == 0
-        before = len(traced)
-    model.compile(model.optimizer, loss="mse")  # which traces graphs like the first ones again
-    history = fit(model, callback, epochs=1)
-    assert history["tracer/graph_tracings"] == [len(traced) - before] and len(traced) > before > 1
-
-
-@pytest.mark.long
-def test_counts_of_replicas_are_summed(keras: Any) -> None:
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
-        model = model_of(keras)
-    history = fit(model, tracer.keras.TraceCallback(None, logs=True), epochs=2)
-    assert history["tracer/steps"] == [10, 10]
-    assert history["tracer/updates"] == [2 * 2 * 10] * 2
-    assert float(model.get_weights()[1][0]) == 20
+    assert history["tracer/graph_tracings"][1:] == [0, 0] < history["tracer/graph_tracings"]
 
 
 FAULTS = {

@@ -14,22 +14,17 @@ from tracer.model.evidence import OverrideUnreached, OwnDense, OwnStep, SparseMi
 KERAS3 = next(kind for kind in KINDS if kind.name == "keras3")
 
 
-def base_of(kind: OptimizerKind) -> Any:
-    """A class that `kinds` takes for the base class of a kind, with nothing in it."""
-    return type(kind.base, (), {"__module__": kind.homes[0]})
-
-
 def evidence(body: str, tmp_path: Path, kind: OptimizerKind = KERAS3) -> list[type]:
-    """The kinds of evidence on a class with this body, which has a source file."""
+    """The kinds of evidence on a class with this body, below one like the base class of a kind."""
+    default = lambda self, *args: None  # noqa: E731
+    members = {method.name: default for method in kind.apply_methods if kind is not KERAS3}
+    base = type(kind.base, (), {"__module__": kind.homes[0], **members})
     path = tmp_path / "mine.py"
     path.write_text("class Mine(Base):\n" + textwrap.indent(textwrap.dedent(body), "    "))
-    space: dict[str, Any] = {"Base": base_of(kind), "__name__": "mine"}
+    space: dict[str, Any] = {"Base": base, "__name__": "mine"}
     exec(compile(path.read_text(), str(path), "exec"), space)
     own = [OwnStep for _ in own_steps(space["Mine"], kind)]
     return [*own, *map(type, collectors.evidence_on(space["Mine"], kind))]
-
-
-USE = "variable.assign_sub(gradient / self.n)"
 
 
 @pytest.mark.parametrize(
@@ -109,16 +104,8 @@ def test_methods(body: str, expected: list[type], tmp_path: Path) -> None:
 def test_sparse_missing(
     kind: OptimizerKind, body: str, expected: list[type], tmp_path: Path
 ) -> None:
-    base = base_of(kind)
-    for name in (method.name for method in kind.apply_methods):
-        setattr(base, name, lambda self, grad, var, indices=None: None)
-    path = tmp_path / "mine.py"
-    path.write_text("class Mine(Base):\n" + textwrap.indent(textwrap.dedent(body), "    "))
-    space: dict[str, Any] = {"Base": base, "__name__": "mine"}
-    exec(compile(path.read_text(), str(path), "exec"), space)
-    found = [*map(type, collectors.evidence_on(space["Mine"], kind))]
-    own = [OwnStep for _ in own_steps(space["Mine"], kind)]
-    assert [*own, *(kind for kind in found if kind is not OwnDense)] == expected
+    found = evidence(body, tmp_path, kind)
+    assert [each for each in found if each is not OwnDense] == expected
     assert (OwnDense in found) == ("def _resource_apply_dense" in body)
 
 
@@ -128,7 +115,7 @@ def test_a_class_that_cannot_be_read_may_update_by_itself() -> None:
         def __mro__(cls) -> Any:
             raise RuntimeError
 
-    class Mine(base_of(KERAS3), metaclass=Meta):  # type: ignore[misc]
+    class Mine(type(KERAS3.base, (), {}), metaclass=Meta):  # type: ignore[misc]
         def _resource_apply_dense(self, grad: Any, var: Any) -> None: ...
 
     assert own_steps(Mine, KERAS3) == ("apply_gradients",)

@@ -239,16 +239,6 @@ def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
     assert sentences_on(summaries_of(trace)[0]) == [text]
 
 
-def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    for _ in range(110):
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-    with tracer.record() as recording:
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-    assert runs_of(recording.trace(), "rate") == [(1, 1, 0.5)]
-
-
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) -> None:
     weight = tf.Variable([1.0, 2.0])
@@ -346,30 +336,20 @@ def test_legacy_decay_leaves_no_rate_that_the_steps_did_not_use() -> None:
 
 
 def test_a_rate_of_a_graph_of_tensorflow_1() -> None:
-    """A number is a constant of the graph; of a tensor, the name is known."""
-    train = tf.compat.v1.train
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        weight = tf.compat.v1.get_variable("weight", initializer=1.0)
-        count = tf.compat.v1.get_variable("count", initializer=0, trainable=False)
-        rates = [0.25, train.exponential_decay(0.25, count, 1, 0.5)]
-        optimizers = [tracer.wrap(train.AdamOptimizer(each)) for each in rates]
-        ops = [each.minimize(weight**2) for each in optimizers]
-        session.run(tf.compat.v1.global_variables_initializer())
-        for _ in range(3):
-            session.run(ops)
-        number, tensor = (tracer.trace_of(each).data.rates[0] for each in optimizers)
-    assert (number.runs, number.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)  # in all steps
-    assert tensor.runs == ()
-    assert tensor.schedule == "the tensor ExponentialDecay"
-
-
-def test_a_rate_of_a_graph_of_tensorflow_1_whose_optimizer_is_gone() -> None:
+    """A number is a constant of the graph, also of an optimizer that is gone; a tensor is named."""
     v1 = tf.compat.v1
     with tracer.record() as recording, tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("weight", initializer=1.0)
-        op = v1.train.GradientDescentOptimizer(0.25).minimize(weight**2)
+        count = v1.get_variable("count", initializer=0, trainable=False)
+        decay = v1.train.exponential_decay(0.25, count, 1, 0.5)
+        made = v1.train.GradientDescentOptimizer, v1.train.AdamOptimizer
+        ops = [
+            make(rate).minimize(weight**2) for make, rate in zip(made, (0.25, decay), strict=True)
+        ]
         session.run(v1.global_variables_initializer())
         for _ in range(3):
-            session.run(op)
-    (rate,) = recording.trace().data.rates
-    assert (rate.runs, rate.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)
+            session.run(ops)
+        rates = recording.trace().data.rates
+    number = next(each for each in rates if each.runs)
+    assert (number.runs, number.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)  # in all steps
+    assert [each.schedule for each in rates if not each.runs] == ["the tensor ExponentialDecay"]

@@ -1,7 +1,6 @@
 """Healthy training programs in many styles: no rule calls one of them an error or a warning.
 
-`support/healthy_loops.py` has the programs, and `test_healthy_optimizers_in_training.py` does the
-same with optimizers.
+`support/healthy_loops.py` has the programs.
 """
 
 from collections.abc import Callable

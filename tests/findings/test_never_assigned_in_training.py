@@ -10,7 +10,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import odometers
 from support.findings_of import bad, found
 from support.libraries import keras2, keras3, needs_keras3
 
@@ -164,19 +163,6 @@ def test_a_method_that_assigns_nothing(kind: str, way: str) -> None:
     assert {each.code for each in bad(trace)} == ({"never-assigned"} if named else set())
 
 
-@pytest.mark.parametrize("kind", odometers.KINDS)
-def test_an_odometer_assigns(kind: str) -> None:
-    optimizer, chosen = odometers.ODOMETERS[kind](), odometers.make_variables(kind)
-    names = ("table", "kernel", "bias")
-    pairs = {name: chosen[name] for name in names}
-    step = function(applying(optimizer, odometers.gradients(pairs)))
-    with tracer.assert_updates(optimizer, total=3, per_step=True) as seen:
-        for _ in range(STEPS):
-            step()
-    assert odometers.read(chosen["bias"]) == ((STEPS, 0),)
-    assert not found(seen.trace, "never-assigned")
-
-
 def all_optimizers() -> list[Any]:
     """Every optimizer that ships with TensorFlow and Keras, with a rate of 0."""
     params: list[Any] = []
@@ -240,16 +226,6 @@ class Deciding(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
         return {}
 
 
-class Asking(Deciding):
-    """The same, but what decides is in a method of its own."""
-
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        return self.work(grad, var)
-
-    def work(self, grad: Any, var: Any) -> Any:
-        return super()._resource_apply_dense(grad, var)
-
-
 class ByPython(Deciding):
     """What assigns is Python code in a graph, of which the ops tell nothing."""
 
@@ -274,7 +250,21 @@ class ByCall(Deciding):
         return tf.no_op()
 
 
-@pytest.mark.parametrize("make", [Deciding, Asking, ByPython, ByPythonInCall, ByCall])
+class ByOp(Deciding):
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=var.handle, alpha=tf.constant(0.1), delta=grad, use_locking=True
+        )
+
+
+class ByRow(Deciding):
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        for row in range(2):
+            var[row].assign(var[row] - grad[row])
+        return tf.no_op()
+
+
+@pytest.mark.parametrize("make", [Deciding, ByPython, ByPythonInCall, ByCall, ByOp, ByRow])
 def test_a_method_that_assigns_in_the_end_assigns(make: Any) -> None:
     optimizer, weight = make(), tf.Variable([1.0, 1.0])
     optimizer.calls = 2  # else its graph holds nothing that assigns
@@ -331,37 +321,3 @@ def test_under_a_strategy(replicas: int) -> None:
         assert trace.complete, trace.notes
         assert trace.updates() == 2 * replicas
         assert bool(found(trace, "never-assigned")) == idle
-
-
-# Methods that raise.
-
-
-class Raising(Legacy):
-    """It fails in its second call."""
-
-    calls = 0
-
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        self.calls += 1
-        if self.calls > 1:
-            raise ZeroDivisionError
-        return var.assign_sub(grad)
-
-
-@pytest.mark.parametrize("way", ["eager", "function"])
-@pytest.mark.parametrize("first", [False, True])
-def test_an_error_is_no_function_that_was_not_called(first: bool, way: str) -> None:
-    optimizer, weights = Raising(), [tf.Variable([1.0]), tf.Variable([1.0])]
-    optimizer.calls = int(first)
-    step = ways()[way](applying(optimizer, [(tf.ones(1), each) for each in weights]))
-    with (
-        pytest.raises(AssertionError) as caught,
-        tracer.assert_updates(optimizer, dense=2) as seen,
-        pytest.raises(Exception, match=r"ZeroDivisionError|^$"),
-    ):
-        step()
-    text = str(caught.value)
-    assert "never executed" not in text and "not used" not in text and "no optimizer" not in text
-    if first and way == "eager":
-        assert "raised on Variable: such a call" in " ".join(text.split())
-    assert not any("Call the function" in each.advice for each in seen.trace.findings())

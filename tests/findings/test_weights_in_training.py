@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from support.findings_of import bad
 from support.libraries import keras2, keras3, needs_keras3
 
@@ -86,22 +85,3 @@ def test_training_that_goes_wrong(
 @pytest.mark.parametrize("kind", KERAS)
 def test_training_that_goes_well(kind: str) -> None:
     assert bad(trained(kind, 0.01)) == []
-
-
-@needs_keras3
-def test_an_update_that_is_assigned_to_a_name() -> None:
-    class Named(keras3.optimizers.SGD):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            if self.nesterov:
-                super().update_step(gradient, variable, learning_rate)
-            variable = variable - learning_rate * gradient
-
-    weight = keras3.Variable(np.ones((3,), "float32"))
-    optimizer = tracer.wrap(Named(0.1), effects=True)
-    optimizer.build([weight])
-    step = tf.function(lambda: optimizer.apply([tf.ones((3,))], [weight]))
-    for _ in range(5):
-        step()
-    trace = tracer.trace_of(optimizer)
-    assert trace.count("unchanged", by="variable") == {(weight.path,): 5}
-    assert [each.code for each in bad(trace)] == ["never-assigned", "unchanged"]

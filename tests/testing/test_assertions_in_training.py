@@ -136,25 +136,6 @@ def test_graphs_that_cannot_be_traced_again_fail_with_the_note(given: bool) -> N
         held()
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
-@pytest.mark.parametrize("kind", odometers.KINDS)
-def test_a_block_counts_what_runs_after_unwrap(kind: str, given: bool) -> None:
-    train = Training(kind)
-    train.step = train.apply
-    tracer.wrap(train.optimizer)
-    optimizer = train.optimizer if given else None
-    with tracer.assert_updates(optimizer, dense=2, sparse=1, per_step=True) as seen:
-        train(1)
-        tracer.unwrap(train.optimizer)
-        train(1)
-    assert train.read() == [((0, 2),), ((2, 0),), ((2, 0),)]
-    assert (seen.trace.steps, seen.trace.complete) == (2, True)
-    assert tracer.trace_of(train.optimizer).steps == 2  # what anybody counts
-    assert not registry.is_traced(train.optimizer)
-    train(1)
-    assert tracer.trace_of(train.optimizer).steps == 2
-
-
 def test_each_replica() -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -223,18 +204,6 @@ def test_all_and_never_updated() -> None:
         tracer.assert_all_updated(other),
     ):
         model.fit(*data, verbose=0)
-
-
-def test_variables_of_one_name_are_told_apart() -> None:
-    one, two = tf.Variable([0.0], name="v"), tf.Variable([0.0], name="v")
-    optimizer = legacy.SGD(1.0)
-    with tracer.assert_never_updated(two), tracer.assert_all_updated(one):
-        optimizer.apply_gradients([(tf.ones(1), one)])
-    with (
-        pytest.raises(AssertionError, match="not passed to an optimizer: v"),
-        tracer.assert_all_updated([one, two]),
-    ):
-        optimizer.apply_gradients([(tf.ones(1), one)])
 
 
 def test_what_is_no_optimizer_is_refused_at_once() -> None:

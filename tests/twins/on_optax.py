@@ -140,18 +140,6 @@ def apply_raised(healthy: bool) -> None:
     Loop(optax.GradientTransformation(lambda params: (), update)).run(X)
 
 
-@rule
-def optimizer_renewed(healthy: bool) -> None:
-    """The state is dropped, so that Adam is at its first step for ever."""
-    loop = Loop(optax.adam(0.1))
-    for _ in range(6):
-        _, state = loop.state
-        loop.run(X)
-        if not healthy:
-            loop.state = (loop.state[0], state)
-    assert int(loop.state[1][0].count) == (6 if healthy else 0)
-
-
 @twin(
     "optimizer-renewed",
     "step was traced 5 times, each time for a new adam that",
@@ -198,20 +186,6 @@ def state_dropped(healthy: bool) -> tuple[bool, Any]:
     return max(moves) - min(moves) < 1e-5, weights
 
 
-def trained(tx: Any) -> Any:
-    """The loop after four steps."""
-    loop = Loop(tx)
-    for _ in range(4):
-        loop.run(X)
-    return loop
-
-
-@fine
-def search_over_rates(healthy: bool) -> None:
-    for rate in (0.1, 0.2, 0.3, 0.4):
-        trained(optax.adam(rate))
-
-
 @fine
 def state_without_arrays_that_init_makes(healthy: bool) -> None:
     tx, weights = optax.sgd(0.0123), params()
@@ -228,24 +202,6 @@ def steps_that_are_tried_from_one_state(healthy: bool) -> None:
         for factor in (0.5, 1.0, 2.0):  # the last one is taken
             updates, after = tx.update(jax.grad(loss)(weights, factor * X), state, weights)
         weights, state = optax.apply_updates(weights, updates), after
-
-
-@fine
-def candidates_that_begin_from_one_state(healthy: bool) -> None:
-    """As in training of a population: the best of them is kept, and no state is lost."""
-    loop = Loop(optax.adam(0.1))
-    candidates = [loop.step(loop.state, X * factor) for factor in range(1, 7)]
-    assert [int(state[0].count) for _, state in candidates] == [1] * 6
-
-
-@fine
-def state_for_each_of_two_networks(healthy: bool) -> None:
-    tx = optax.adam(0.1)
-    states = [tx.init(params()) for _ in range(2)]
-    for _ in range(6):
-        for place, state in enumerate(states):
-            _, states[place] = jax.jit(tx.update)(params(), state, params())
-    assert [int(each[0].count) for each in states] == [6, 6]
 
 
 @fine

@@ -43,34 +43,6 @@ def second_model(healthy: bool, kind: str) -> bool:
     return False
 
 
-@twin("apply-raised", "after step 2", kinds=KERAS, raises=UNKNOWN, slow="long")
-def second_model_on_two_replicas(healthy: bool, kind: str) -> bool:
-    strategy = tf.distribute.MirroredStrategy(
-        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
-        optimizer, models = adam(kind), []
-        for name in ("one", "other"):
-            models.append(dense(library_of(kind), name))
-            models[-1].compile(adam(kind) if healthy else optimizer, "mse")
-    for model in models:
-        model.fit(X, Y, batch_size=4, verbose=0)
-    return False
-
-
-@twin("apply-raised", kinds=("keras2",), fix=ERROR, raises=UNKNOWN, screen="long")
-def parts_one_by_one(healthy: bool, kind: str) -> bool:
-    """An optimizer that gets the parts of a model one by one, and was built for the first one.
-
-    Asked in scanpy 1849, pyod 459 and gaminet 11.
-    """
-    optimizer = adam(kind)
-    parts = [tf.Variable([1.0, 2.0], name="first"), tf.Variable([3.0], name="second")]
-    if healthy:
-        optimizer.build(parts)
-    return in_turn(parts, [optimizer, optimizer])
-
-
 def in_turn(parts: Any, optimizers: Any) -> bool:
     """Three steps of each part in one function, which is traced for each."""
 
@@ -156,11 +128,6 @@ def frozen_too_late(healthy: bool, kind: str, *, built: bool = True) -> bool:
     if healthy:
         model.compile(library.optimizers.SGD(0.1), "mse")
     return moved(base, model)
-
-
-@twin("frozen-but-updated", kinds=("keras3",), slow="long", fix=COMPILE)
-def frozen_in_a_model_that_fit_built(healthy: bool, kind: str) -> bool:
-    return frozen_too_late(healthy, kind, built=False)
 
 
 @twin("", kinds=("keras2",))
@@ -309,22 +276,3 @@ def no_gradients(healthy: bool, kind: str) -> bool:
     before = model.get_layer("unused").get_weights()[0]
     model.fit(X, [Y, Y], batch_size=4, verbose=0)
     return bool(np.all(model.get_layer("unused").get_weights()[0] == before))
-
-
-@twin("", kinds=("keras3",))
-def critic_alone(healthy: bool, kind: str) -> bool:
-    """Nothing is said of the generator that it was frozen for."""
-    noise, real, ones = np.ones((4, 2), "f4"), np.ones((4, 3), "f4"), np.ones((4, 1), "f4")
-    generator = keras3.Sequential([keras3.layers.Input((2,)), keras3.layers.Dense(3)])
-    critic = dense(keras3)
-    critic.compile(keras3.optimizers.SGD(0.1), "mse")
-    critic.train_on_batch(real, ones)
-    critic.trainable = False
-    both = keras3.Sequential([keras3.layers.Input((2,)), generator, critic])
-    both.compile(keras3.optimizers.SGD(0.1), "mse")
-    for _ in range(3):
-        before = critic.get_weights()[0]
-        critic.train_on_batch(real, ones)
-        assert np.any(critic.get_weights()[0] != before)
-        both.train_on_batch(noise, ones)
-    return False
