@@ -435,6 +435,9 @@ class Backend:
     watches_rates = False
     """Whether reading the rates is as cheap as comparing them, so that each step can do it."""
 
+    looks_with_trace = False
+    """Whether rates are read with a trace, too, as no call of a program can be seen."""
+
     def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any]]:
         """The learning rate and weight decay of each parameter group."""
         own = object.__getattribute__(optimizer, "__dict__")

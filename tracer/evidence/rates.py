@@ -75,6 +75,8 @@ class Rates(Collector):
         self._since = self._read = self._looks = 0
         """The first and the last step of the last reading; how often the rates were read: 0 if
         each step was."""
+        self._begun = 1
+        """The first step since the last baseline."""
 
     def first_step_ends(self, call: Call) -> None:
         """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
@@ -120,6 +122,7 @@ class Rates(Collector):
         """Begin new runs, so that no run is in two traces."""
         self._done, self._runs = self._until(self.root.step_count()), {}
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
+        self._begun = self.root.step_count() + 1
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -127,6 +130,11 @@ class Rates(Collector):
         Otherwise it lasts to the last reading: it may have changed since.
         """
         root, end, backend = self.root.optimizers.root, self.root.step_count(), self.root.backend
+        in_programs = backend.looks_with_trace and self.root.blocks.counters.in_programs
+        if in_programs and end >= self._begun:
+            is_first = not self._looks
+            self._look(0)
+            self._since = self._begun if is_first else self._since
         with suppress_faults():
             now = self._now()
             if now and self._last and now != self._last:
@@ -151,6 +159,7 @@ class Rates(Collector):
         optimizer, backend, schedule = source.traced.optimizer(), self.root.backend, source.schedule
         count, begun = backend.iterations_of(source.traced.readable()), source.begun
         is_used = optimizer is None or backend.rate_of(optimizer) is schedule
+        is_used &= not self.root.blocks.is_behind(optimizer)  # else its count is in a state
         with suppress_faults():
             if schedule is not None and is_used and None not in (begun, count) and count >= begun:
                 ends = begun, max(begun, count - 1)

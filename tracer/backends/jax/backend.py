@@ -6,7 +6,6 @@ import jax
 
 from tracer.backends.jax import blocks, compat, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
-from tracer.backends.jax.rates import Rates
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
 from tracer.core import backend, late_wrap
@@ -21,7 +20,8 @@ class ArrayBackend(backend.Backend):
     packages: tuple[str, ...] = ("jax", "keras")
     new_blocks: type[backend.Blocks] = blocks.JaxBlocks
     new_stale: type[late_wrap.StaleFunctions] = JaxStaleFunctions
-    collectors: tuple[type[Collector], ...] = (ModelMonitor, Rates)
+    collectors: tuple[type[Collector], ...] = (ModelMonitor,)
+    looks_with_trace = True
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(values.value_of)

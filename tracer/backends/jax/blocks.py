@@ -23,10 +23,8 @@ from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import DISCARDED, KEPT, SKIPPED, ProgramBlock, ProgramCounters
 from tracer.backends.jax.values import (
-    NO_RATE,
     JaxEffects,
     answers_about,
-    bits_of_rate,
     value_after,
     value_before,
 )
@@ -156,13 +154,10 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        rate = self.rate_of(call)
-        reports = call.site_notes or compared or rate is not None
-        if eager and once and not (self.counters.in_programs or reports):
+        if eager and once and not (self.counters.in_programs or call.site_notes or compared):
             super().close(call, failed)
             return
         program, numbers = self._program_of(call, tuple(compared))
-        numbers.append(NO_RATE if rate is None else rate)
         answers = [answers_about([*compared.values()])] if compared else []
         if program.function:
             self._note_calls(call, program)
@@ -204,14 +199,6 @@ class JaxBlocks(backend.Blocks):
             self.counters, function, is_step, sites, decided, path, clock, compared
         )
         return program, [before, after, *(outcomes or [KEPT])]
-
-    def rate_of(self, call: Any) -> Any:
-        """The learning rate of a step in a program, if it is a variable, as the op reports it."""
-        if call.place is EAGER or call.role != "step":
-            return None
-        rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
-        value = value_before(call, rate)
-        return None if value is None else bits_of_rate(value)
 
     def _note_calls(self, call: Call, program: ProgramBlock) -> None:
         """Note what led to calls while tracing; of an eager step with a branch, to all calls."""

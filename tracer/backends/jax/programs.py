@@ -11,14 +11,12 @@ holder may wait for an array of the reporting program. They go into a queue, whi
 lock empties.
 """
 
-import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import nan
 from typing import Any, NamedTuple
 
-from tracer.backends.jax.values import NO_RATE, sources
+from tracer.backends.jax.values import sources
 from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import UNIT, HostLog
@@ -41,8 +39,6 @@ class Report(NamedTuple):
     """The iterations when it ended."""
     outcome: int
     """The outcome of the sites that are not always kept."""
-    rate: int
-    """The bits of the learning rate: see `values`."""
     seen: tuple[int, ...]
     """The answers about compared variables: see `values`."""
 
@@ -85,7 +81,10 @@ class ProgramBlock:
             for replica, *row in rows if self.replicas else ():
                 by_replica.setdefault(replica, []).append(row)
             for replica, own in by_replica.items():
-                reports = [Report(a, b, how, rate, tuple(seen)) for a, b, how, rate, *seen in own]
+                reports = [
+                    Report(before, after, outcome, tuple(seen))
+                    for before, after, outcome, *seen in own
+                ]
                 self.counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
             self.counters.fault(error)
@@ -122,8 +121,6 @@ class ProgramCounters(Counters):
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By the `id` of `ProgramBlock.clock` and replica."""
-        self.rates: dict[int, tuple[float, float, int, int]] = {}
-        """By replica, the first and last learning rate, how many, and in how many steps."""
         self.replicas = 0
         """The largest number of replicas of a step that ran."""
         self._sites = sites
@@ -173,20 +170,11 @@ class ProgramCounters(Counters):
             self.note(_SEVERAL_TIMES)
         if program.step:
             self.replicas = max(self.replicas, program.replicas)
-            if report.rate != NO_RATE:
-                self._note_rate(replica, {report.rate for report in reports})
             stamp = UNIT * self.take_number(replica)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and program.variables and self.effects is not None:
             seen = sources(program.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
-
-    def _note_rate(self, replica: int, bits: set[int]) -> None:
-        """Store the learning rate that all members of a step used; NaN if they differ."""
-        (value,) = struct.unpack("f", struct.pack("i", *bits)) if len(bits) == 1 else (nan,)
-        value = float(f"{value:.7g}")  # the digits of a float32
-        first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
-        self.rates[replica] = first, value, values + (value != last), steps + 1
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""

@@ -12,19 +12,27 @@ import jax
 
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.blocks import AGAIN
-from tracer.backends.jax.rates import Rates
 from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
+from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import maker_of
 from tracer.model.evidence import Evidence, Iterations, StateRenewed
-from tracer.model.records import RateRun
+from tracer.model.records import Rate, RateRun
 
 
-class Facts(Rates):
+class Facts(Collector):
     """The facts about one transformation."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
+        self._decays: list[tuple[float, tuple[int, ...]]] = []
+        """Each constant weight decay, with the indices of the leaves that decay."""
+        self._schedule = ""
+        """The text of the rate's schedule, if the rate has one."""
+        self._past = 0
+        """The number of steps before the last baseline."""
+        self._runs: list[RateRun] = []
+        """The values of the rate before it."""
         self._rates: list[Any] = []
         """As `rates_in` finds them."""
         self._ends: tuple[Any, ...] = ()
@@ -47,11 +55,13 @@ class Facts(Rates):
             if any(map(callable, self._rates)):
                 parts = [each for each in self._rates if callable(each) or (each or 0) > 0]
                 texts = (maker_of(each) if callable(each) else str(each) for each in parts)
-                self.schedule = " and ".join(dict.fromkeys(texts))
+                self._schedule = " and ".join(dict.fromkeys(texts))
             index = self.root.variables.index
             leaves = {leaf.name: index(leaf, None) for _, leaf in call.wanted or ()}
             for decay, names in under_way.decays.items():
-                self.decays.append((decay, tuple(leaves[name] for name in leaves if name in names)))
+                self._decays.append(
+                    (decay, tuple(leaves[name] for name in leaves if name in names))
+                )
 
     def step_ends(self, call: Any) -> None:
         """Keep the counts in the states of an eager step."""
@@ -64,15 +74,16 @@ class Facts(Rates):
             self._ends = first, after
 
     def block_begins(self) -> None:
-        """Begin new runs, and count from the next state on."""
-        super().block_begins()
+        """Begin new runs, so that no run is in two traces, and count from the next state on."""
+        self._runs += self._of_steps()
+        self._past = self.root.step_count()
         self.root.blocks.counters.progress.clear()
         self._ends = ()
 
     def evidence(self) -> Iterator[Evidence]:
         """The step count in the state, at the first step and after the last one."""
         (begin, end), steps = self._counts(), self.root.step_count()
-        if begin < 0 or self.past:
+        if begin < 0 or self._past:
             return
         in_python = not self.root.blocks.counters.progress
         if in_python and self._renewed and end - begin == 1 and steps >= AGAIN:
@@ -80,21 +91,28 @@ class Facts(Rates):
         if end - begin in (0, 1, steps):  # else some steps did not pass on their state
             yield Iterations(begin, end)
 
-    def of_steps(self) -> Iterator[RateRun]:
+    def rates(self) -> Iterator[Rate]:
+        """The constant decays, and the rate if it is known."""
+        steps, root = self.root.step_count(), self.root.optimizers.root
+        for number, (decay, leaves) in enumerate(self._decays if steps else ()):
+            yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
+        runs = (*self._runs, *self._of_steps())
+        if runs or self._schedule:
+            every = tuple(range(len(self.root.variables.plain)))
+            yield Rate(root, "rate", 0, every, runs, schedule=self._schedule)
+
+    def _of_steps(self) -> Iterator[RateRun]:
         """The values of the rate since the last baseline, if known."""
-        steps = self.root.step_count() - self.past
+        steps = self.root.step_count() - self._past
         begin, end = self._counts()
-        reported = [*super().of_steps()]
         match self._rates if steps else []:
             case [float(rate)] if rate >= 0:
-                yield RateRun(self.past + 1, steps, rate, rate)
-            case [_] if reported:
-                yield from reported
+                yield RateRun(self._past + 1, steps, rate, rate)
             case [schedule] if callable(schedule) and is_of_optax(schedule) and begin >= 0:
                 if compat.is_plain() and not compat.is_called_by_program():
                     with suppress_faults():
                         first, last = (float(schedule(at)) for at in (begin, max(begin, end - 1)))
-                        yield RateRun(self.past + 1, steps, first, last, 1 + (first != last))
+                        yield RateRun(self._past + 1, steps, first, last, 1 + (first != last))
 
     def _counts(self) -> tuple[int, int]:
         """Where the count in the state began and ended; -1 if it is unknown."""

@@ -112,13 +112,6 @@ def _count_in(state: Any) -> Any:
     return None
 
 
-def rate_in(state: Any) -> Any:
-    """The bits of the only learning rate of `inject_hyperparams` in a state."""
-    rates = [held.hyperparams.get("learning_rate") for held in _named(state, "InjectStateful")]
-    only = rates[0] if len(rates) == 1 else None
-    return values.bits_of_rate(only) if getattr(only, "shape", None) == () else None
-
-
 def _named(state: Any, *names: str) -> list[Any]:
     """The outermost states in a state whose class names begin so."""
 

@@ -24,14 +24,14 @@ _CHANGED = (
 class Step(calls.Step):
     """One call of `update`; errors in the tracer never reach the program."""
 
-    __slots__ = ("counts", "given", "index", "rate", "update", "wanted")
+    __slots__ = ("counts", "given", "index", "update", "wanted")
 
     def __init__(
         self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.index = update, binding.index
         self.counts: tuple[Any, Any] | None = None
-        self.recorder = self.rate = self.wanted = None
+        self.recorder = self.wanted = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
@@ -87,7 +87,6 @@ class Step(calls.Step):
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.counts = outcome.counts_in(self.given.get("state"), state)
-        self.rate = outcome.rate_in(state)
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []
@@ -115,10 +114,6 @@ class OptaxBlocks(JaxBlocks):
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
         """The step count in the state before and after the step; -1 if it has none."""
         return (*(call.counts or (-1, -1)), None)
-
-    def rate_of(self, call: Any) -> Any:
-        """The learning rate in the state, if any."""
-        return call.rate
 
     def auxiliary(self, call: calls.Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""
