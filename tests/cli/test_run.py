@@ -14,8 +14,7 @@ from support import forked, traces
 from support.libraries import needs_keras3
 
 import tracer
-from tracer.cli.launch import FILE
-from tracer.cli.process import ELSEWHERE
+from tracer.cli.process import ELSEWHERE, FILE
 
 ENVIRONMENT = {
     **os.environ,

@@ -143,9 +143,9 @@ def run(program: str, arguments: list[str], **options: Any) -> Callable[[], None
     Standard output and the exit status are the program's own. A killed run leaves
     a trace file, too.
     """
-    from tracer.cli import launch
+    from tracer.cli import process
 
-    return launch.prepared(program, arguments, **options)
+    return process.prepared(program, arguments, **options)
 
 
 @_command(
