@@ -100,8 +100,8 @@ def test_epochs_are_one_cycle(every: int) -> None:
     partial = [(Run(every, every, epochs), (1,))]
     with at_most(3_000_000):
         (stretch,) = Timeline([*whole, *partial], every * epochs, 1).stretches
-    assert stretch.cycle == ((every - 1, (2,)), (1, (1,)))
-    assert stretch.steps == every * epochs
+    assert [(steps.length, values) for steps, values in stretch] == [(every - 1, (2,)), (1, (1,))]
+    assert stretch[-1][0].last == every * epochs
 
 
 def test_a_block_for_each_variable_takes_no_longer() -> None:
@@ -152,4 +152,4 @@ def test_steps_cost_as_much_as_their_changes(
         weighted = [(run, (1 << at,)) for at, runs in enumerate(blocks) for run in runs]
         timeline = Timeline(weighted, steps, 1)
         assert len(timeline.stretches) <= most
-    assert sum(stretch.steps for stretch in timeline.stretches) == steps
+    assert timeline.spread.total() == steps

@@ -226,14 +226,6 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
     assert list(folder.iterdir()) == [written]
 
 
-def test_workers_with_names_that_are_no_file_names_have_files_of_their_own(tmp_path: Path) -> None:
-    for worker in ("a/b", "a\\b", "a-b", "a" * 200, "a" * 201):
-        replicas = (Replica(worker, 0, ""), Replica(worker, 1, ""))
-        Trace(replace(example(), replicas=replicas)).save(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 5
-    assert tmp_path.joinpath("a-b.json").exists()
-
-
 @pytest.mark.parametrize("name", traces.ALL)
 def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> None:
     """Nothing that is shown has a character that a terminal, or a page, would act on."""

@@ -88,9 +88,8 @@ class Selection:
 
     def times(self, entry: Entry) -> int:
         """How often `entry` counts in one execution of its block, for the selected variables."""
-        if self.variables is None:
-            return entry.times * max(1, len(entry.variables))
-        return entry.times * len(self.kept(entry.variables))
+        least = int(self.variables is None)  # the execution of a step has no variable
+        return entry.times * max(least, len(self.kept(entry.variables)))
 
     def __call__(self, block: Block) -> int:
         """The count of one execution of `block`."""

@@ -18,7 +18,6 @@ from tracer.model.records import (
     Note,
     NotUpdated,
     Optimizer,
-    Rate,
     Replica,
     TraceData,
     Variable,
@@ -246,8 +245,8 @@ def _joined(
             records += with_indices(own, change)
     blocks = (*tables["blocks"], *tables["calls"])
     passed = {*chain(*{entry.variables for block in blocks for entry in block.entries})}
-    tables["not_updated"] = [*_not_passed(tables["not_updated"], passed)]
-    tables |= {table: _united(tables[table]) for table in ("rates", "not_updated")}
+    tables["not_updated"] = _not_updated(tables["not_updated"], passed)
+    tables["rates"] = [*dict.fromkeys(tables["rates"])]
     tables["optimizers"] = [*map(_one_optimizer, same.values())]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
@@ -276,23 +275,13 @@ def _one_optimizer(every: Sequence[Optimizer]) -> Optimizer:
     return replace(every[0], settings=settings, iterations=max(moved, default=None), **united)
 
 
-Listing = TypeVar("Listing", Rate, NotUpdated)
-
-
-def _united(records: Iterable[Listing]) -> list[Listing]:
-    """Join the records that differ only in variables: each rank may have some of them."""
-    variables: dict[Listing, set[int]] = {}
-    for each in records:
-        variables.setdefault(replace(each, variables=()), set()).update(each.variables)
-    return [replace(each, variables=tuple(sorted(own))) for each, own in variables.items()]
-
-
-def _not_passed(rows: Iterable[NotUpdated], passed: Container[int]) -> Iterator[NotUpdated]:
-    """Yield the rows of variables without updates; what any rank passes is not `not passed`."""
+def _not_updated(rows: Iterable[NotUpdated], passed: Container[int]) -> list[NotUpdated]:
+    """Join the rows that differ only in variables; what any rank passes is not `not passed`."""
+    variables: dict[NotUpdated, set[int]] = defaultdict(set)
     for row in rows:
-        own = tuple(i for i in row.variables if row.why != "not passed" or i not in passed)
-        if own:
-            yield replace(row, variables=own)
+        own = (index for index in row.variables if row.why != "not passed" or index not in passed)
+        variables[replace(row, variables=())].update(own)
+    return [replace(row, variables=tuple(sorted(own))) for row, own in variables.items() if own]
 
 
 def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, groupby, islice, pairwise, repeat
+from itertools import chain, groupby, islice, pairwise
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -142,25 +142,8 @@ class Steps(NamedTuple):
         return max(0, until[1] - until[0])
 
 
-class Stretch(NamedTuple):
-    """`steps` consecutive steps from step `first` on, which repeat `cycle`."""
-
-    first: int
-    steps: int
-    cycle: Cycle
-
-    @property
-    def period(self) -> int:
-        """The number of steps of the cycle."""
-        return sum(map(_first, self.cycle))
-
-    def parts(self) -> Iterator[tuple[Steps, Values]]:
-        """Yield the steps of each part of the cycle, with the counts of each step."""
-        begin, others = self.first, self.steps - self.period
-        for length, values in self.cycle:
-            last = begin + others + length - 1
-            yield Steps(begin, last, length, self.period if others else None), values
-            begin += length
+Stretch = list[tuple[Steps, Values]]
+"""The parts of consecutive steps that repeat a cycle."""
 
 
 class Timeline:
@@ -169,12 +152,16 @@ class Timeline:
     def __init__(self, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> None:
         """Make the timeline of steps 1 to `steps`, from runs that each add `size` counts to a step.
 
-        >>> Timeline([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
-        [Stretch(first=1, steps=12, cycle=((3, (0, 1)), (1, (5, 1))))]
+        >>> for part in Timeline([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).parts():
+        ...     print(part)
+        (Steps(first=1, last=11, length=3, every=4), (0, 1))
+        (Steps(first=4, last=12, length=1, every=4), (5, 1))
         """
         changes: dict[int, list[tuple[Run, Values]]] = {1: [], steps + 1: []}
         for whole, values in weighted:
-            for run in _regular(whole):
+            is_regular = whole.stride == 1 or whole.count >= _MIN_REGULAR
+            single = (Run(step, 1, 1, whole.times) for step in whole.steps)
+            for run in (whole,) if is_regular else single:
                 gap = run.stride - 1  # the run is regular in the gaps around it, too
                 for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
                     more = tuple(times * number for number in values)
@@ -193,8 +180,14 @@ class Timeline:
         """All steps; those that repeat in the same order are one stretch."""
         first = 1
         for number, cycle in _folded(pieces):
-            self.stretches.append(Stretch(first, number, cycle))
-            first += number
+            period, parts = sum(map(_first, cycle)), []
+            for length, values in cycle:
+                last = first + number - period + length - 1
+                every = period if period < number else None
+                parts.append((Steps(first, last, length, every), values))
+                first += length
+            self.stretches.append(parts)
+            first += number - period
 
     @cached_property
     def spread(self) -> Counter[Values]:
@@ -206,14 +199,12 @@ class Timeline:
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield steps with equal counts, each part of a cycle once."""
-        return chain.from_iterable(stretch.parts() for stretch in self.stretches)
+        return chain.from_iterable(self.stretches)
 
     def spans(self) -> Iterator[tuple[int, int, Values]]:
         """Yield (first, last, counts) of equal consecutive steps; cycles are written out."""
-        turns = (repeat(each.cycle, each.steps // each.period) for each in self.stretches)
-        parts = chain.from_iterable(chain.from_iterable(turns))
         begin = 1
-        for number, values in _merged(parts):
+        for number, values in _merged(chain.from_iterable(map(_written_out, self.stretches))):
             yield begin, begin + number - 1, values
             begin += number
 
@@ -223,13 +214,22 @@ class Timeline:
         >>> list(Timeline([(Run(4, 4, 4), (2,))], 16, 1).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
-        before = max(0, bisect_right(self.stretches, first, key=_first) - 1)
-        for stretch in islice(self.stretches, before, None):
-            if stretch.first > last:
+        before = bisect_right(self.stretches, first, key=lambda parts: parts[0][0].first) - 1
+        for stretch in islice(self.stretches, max(0, before), None):
+            if stretch[0][0].first > last:
                 return
-            for steps, values in stretch.parts():
+            for steps, values in stretch:
                 if count := steps.within(first, last + 1):
                     yield count, values
+
+
+def _written_out(stretch: Stretch) -> Iterator[Part]:
+    """Yield the number of steps and the counts of each part, as often as it occurs."""
+    (first, _), (last, _) = stretch[0], stretch[-1]
+    turns = (last.last - first.first + 1) // (first.every or first.length)
+    return chain.from_iterable(
+        ((steps.length, values) for steps, values in stretch) for _ in range(turns)
+    )
 
 
 def added(left: Values, right: Values) -> Values:
@@ -270,13 +270,6 @@ def _parts(low: int, high: int, nothing: Values, active: Mapping[Phase, Values])
 def _merged(parts: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """Add up the numbers of steps of equal neighbours."""
     return ((sum(map(_first, same)), each) for each, same in groupby(parts, key=_second))
-
-
-def _regular(run: Run) -> Iterable[Run]:
-    """The run itself if it is regular, else a run for each of its steps."""
-    if run.stride == 1 or run.count >= _MIN_REGULAR:
-        return (run,)
-    return (Run(step, 1, 1, run.times) for step in run.steps)
 
 
 def _folded(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -22,7 +22,6 @@ Fields that a reader may ignore can be added without a new version; readers skip
 other change needs a new version, and `decode` refuses other versions than its own.
 """
 
-import hashlib
 import os
 import re
 import secrets
@@ -93,7 +92,7 @@ def file_name(trace: Trace) -> str:
     """The file name of a trace in a folder, by its workers: `worker-0.json`.
 
     A worker's name from a file is never used as a path: characters unusual in file names become
-    `-`, and a digest distinguishes names that this makes equal.
+    `-`.
     """
     return f"{_plain('+'.join(filter(None, trace.workers or trace.data.processes)))}.json"
 
@@ -110,12 +109,8 @@ def file_in(folder: Path, trace: Trace) -> Path:
 
 
 def _plain(text: str) -> str:
-    """The text as a name in a folder: no more than `_MAX_NAME` usual characters, and a digest."""
-    name = _STRANGE.sub("-", text)[:_MAX_NAME]
-    if name != re.sub("[: ]", "-", text):
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        name += f"-{digest[:8]}"
-    return name or "trace"
+    """The text as a name in a folder: no more than `_MAX_NAME` usual characters."""
+    return _STRANGE.sub("-", text)[:_MAX_NAME] or "trace"
 
 
 def _header(path: Path) -> _Header:
