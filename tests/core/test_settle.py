@@ -53,15 +53,6 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
     assert (filled.lost, _steps(filled.runs[0]), ended.lost) == (0, [1, 3, 4, 6], None)
 
 
-def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
-    other = STEP._replace(function="other")
-    mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
-    ended = settle(_begun(9, (STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))))
-    (_, filled), _ = ended.blocks
-    assert _steps(filled.runs[0]) == [1, 2, 3, 5, 7, 8]
-    assert (filled.lost, ended.lost) == (0, None)
-
-
 @pytest.mark.parametrize(("mine", "others"), [(3, 0), (4, 1)])
 def test_lost_steps_stay_lost_where_another_block_may_have_run_them(mine: int, others: int) -> None:
     """Four steps have no block: one more than was lost, or two blocks are short of some."""

@@ -1,10 +1,9 @@
 """Which line of the program made an optimizer, and who says it."""
 
 import inspect
-import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from support.odometers import KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
 from tracer.core import call_paths as lines
-from tracer.model.phrases import program_lines
 from tracer.model.trace import Trace
-from tracer.reporters import formats
 
 HERE = os.path.relpath(__file__)
 
@@ -103,36 +100,6 @@ def test_an_optimizer_that_compile_makes_of_a_name() -> None:
         line = here()
         model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
     assert made_in(recording.trace()) == [line]
-
-
-@pytest.mark.parametrize("classes", [("SGD", "SGD"), ("SGD", "Adam")])
-def test_reports_tell_them_apart_by_line(classes: tuple[str, str], tmp_path: Path) -> None:
-    with tracer.record() as recording:
-        first = getattr(keras2.optimizers, classes[0])()
-        second = getattr(keras2.optimizers, classes[1])()
-        above, below = here(2), here(1)
-        step("keras2", first, second)
-    trace = recording.trace()
-    trace.save(tmp_path / "run.json")
-    loaded = tracer.load(tmp_path / "run.json")
-    assert made_in(loaded) == [above, below]
-    same = classes[0] == classes[1]
-    assert program_lines(loaded) == ({0: above, 1: below} if same else {})
-    for name in cast("list[formats.Format]", ["text", "html"]):
-        shown = " ".join(formats.render(loaded, name).replace("\\", "").split())
-        assert (above in shown and below in shown) == same, name
-    records = json.loads(formats.render(loaded, "json"))["optimizers"]
-    assert [each["made"] for each in records] == [above, below]
-
-
-def test_the_overview_of_many_has_a_column_of_lines() -> None:
-    with tracer.record() as recording:
-        optimizers = [keras2.optimizers.SGD(name=f"sgd_{number}") for number in range(4)]
-        line = here()
-        step("keras2", *optimizers)
-    shown = formats.render(recording.trace(), "text")
-    assert "made in" in shown
-    assert shown.count(line[-12:]) == 4
 
 
 def test_what_is_nested_has_the_line_of_its_root() -> None:

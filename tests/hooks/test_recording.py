@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from io import StringIO
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -19,7 +19,6 @@ import tensorflow as tf
 from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer import kinds
 from tracer.core import registry
 from tracer.core.instances import instances
 
@@ -32,11 +31,6 @@ def _step(optimizer: Any, *weights: Any) -> None:
 
 def _trace(step: Callable[[], None]) -> None:
     tf.function(step).get_concrete_function()
-
-
-def _inits() -> list[Any]:
-    found = [getattr(sys.modules.get(home), name, None) for home, name in kinds.MAKERS]
-    return [vars(cls)["__init__"] for cls in found if cls is not None]
 
 
 def test_made_before_and_in_the_block_wrapped_or_not() -> None:
@@ -95,44 +89,6 @@ def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_use
     assert trace.complete and alive is not before
 
 
-@needs_keras3
-def test_blocks_around_the_loss_scale_of_a_wrapped_optimizer() -> None:
-    """The scale is traced as long as its optimizer."""
-    weight, inner = tf.Variable([0.0]), tracer.wrap(keras3.optimizers.SGD(1.0))
-    outer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
-    for _ in range(2):
-        with tracer.record():
-            _step(outer, weight)
-        _step(inner, weight)
-    assert float(weight[0]) == -4.0
-    assert registry.is_traced(inner) and registry.is_traced(outer)
-    assert tracer.trace_of(inner).updates() == 4
-    printed = StringIO()
-    tracer.report(inner, file=printed)
-    assert "LossScaleOptimizer around SGD (Keras 3): 4 steps" in " ".join(
-        printed.getvalue().split()
-    )
-    tracer.unwrap(inner)
-    assert not registry.is_traced(inner) and not registry.is_traced(outer)
-
-
-@needs_keras3
-def test_what_was_recorded_of_an_inner_optimizer_is_not_in_the_trace_of_the_outer() -> None:
-    weight, inner = tf.Variable([0.0]), keras3.optimizers.SGD(1.0)
-    with tracer.record():
-        _step(inner, weight)
-    outer = tracer.wrap(keras3.optimizers.LossScaleOptimizer(inner))
-    assert tracer.trace_of(outer).updates() == 0
-    _step(inner, weight)
-    assert float(weight[0]) == -2.0 and tracer.trace_of(outer).updates() == 1
-
-
-def test_the_source_of_a_traced_method_is_that_of_the_original() -> None:
-    optimizer = legacy.SGD(1.0)
-    before = inspect.getsource(optimizer.apply_gradients)
-    assert inspect.getsource(tracer.wrap(optimizer).apply_gradients) == before
-
-
 def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
     weight = tf.Variable([0.0])
     optimizer = tracer.wrap(legacy.SGD(1.0))
@@ -189,15 +145,11 @@ def test_only_what_ran_in_the_block_is_in_its_trace(way: str) -> None:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "by name": lambda: _compiled(keras, "adam"),
-    "by name, Keras 2": lambda: _compiled(keras2, "adam"),
     "deserialized": lambda: keras.optimizers.deserialize(
         keras.optimizers.serialize(keras.optimizers.SGD())
     ),
     "loss scale, keras3": lambda: keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD()),
     "loss scale, legacy": lambda: keras2.mixed_precision.LossScaleOptimizer(legacy.SGD()),
-    "loss scale, keras2": lambda: keras2.mixed_precision.LossScaleOptimizer(
-        keras2.optimizers.SGD()
-    ),
     "subclass": lambda: type("Mine", (keras.optimizers.SGD,), {})(),
     "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
 }
@@ -222,18 +174,6 @@ def test_however_it_is_made(how: str) -> None:
 
 
 @needs_keras3
-def test_a_loss_scale_made_before_counts_its_steps_once() -> None:
-    optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
-    weight = keras3.Variable([0.0])
-    with tracer.record() as recording:
-        for gradient in (1.0, np.inf, 1.0):
-            optimizer.apply_gradients([(tf.constant([gradient]), weight)])
-    trace = recording.trace()
-    assert (trace.steps, trace.updates()) == (3, 2)
-    assert [each.root for each in trace.optimizers] == [0, 0]
-
-
-@needs_keras3
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_loss_scale_that_skips_each_step_leaves_the_trace_complete(compiled: bool) -> None:
     optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
@@ -249,24 +189,6 @@ def test_a_loss_scale_that_skips_each_step_leaves_the_trace_complete(compiled: b
             run()
     trace = recording.trace()
     assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
-
-
-def test_functions_from_before_are_traced_again() -> None:
-    weight = tf.Variable([0.0])
-    optimizer = legacy.SGD(1.0)
-    run = tf.function(lambda: _step(optimizer, weight))
-    run()
-    with tracer.record() as recording:
-        run()
-        run()
-    trace = recording.trace()
-    assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
-    assert "<lambda>, traced before the optimizer was wrapped, is traced again" in trace.notes[0]
-    with tracer.record() as second:
-        run()
-    assert (second.trace().updates(), second.trace().complete) == (1, True)
-    assert second.trace().notes == ()
-    assert weight.numpy() == [-4.0]
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:
@@ -293,22 +215,6 @@ def test_an_object_whose_class_cannot_be_hashed_is_no_matter() -> None:
     assert kept is not None
 
 
-def test_blocks_overlap() -> None:
-    """As those of two threads: the first that ends leaves to the other what that one needs."""
-    optimizer, weight = tf.compat.v1.train.GradientDescentOptimizer(1.0), tf.Variable([1.0])
-    blocks = [tracer.record(effects=True) for _ in range(2)]
-    first, second = (block.__enter__() for block in blocks)
-    for block in blocks:
-        optimizer.apply_gradients([(tf.ones(1), weight)])
-        block.__exit__(None, None, None)
-    assert first.trace().steps == 1
-    assert second.trace().steps == 2
-    assert second.trace().count("compared", by=()) == {(): 2}
-    assert type(optimizer) is tf.compat.v1.train.GradientDescentOptimizer
-    tracer.wrap(optimizer).apply_gradients([(tf.ones(1), weight)])
-    assert tracer.trace_of(optimizer).steps == 1
-
-
 @pytest.mark.parametrize("make", [legacy.SGD, tf.compat.v1.train.GradientDescentOptimizer])
 def test_a_bound_method_that_was_taken_in_a_block_works_after_it(make: Any) -> None:
     """As that which a wrapper around a method keeps."""
@@ -321,36 +227,6 @@ def test_a_bound_method_that_was_taken_in_a_block_works_after_it(make: Any) -> N
         step([(tf.ones(1), weight)])
     assert recording.trace().steps == recording.trace().updates() == 1
     assert weight.numpy() == -3
-
-
-def test_an_error_in_the_block_leaves_nothing_traced() -> None:
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    with tracer.record():
-        pass
-    inits = _inits()  # from the first block of a process on they tell of new optimizers
-    with pytest.raises(ZeroDivisionError), tracer.record() as recording:
-        _step(optimizer, weight)
-        raise ZeroDivisionError
-    assert recording.trace().steps == 1
-    assert _inits() == inits
-    assert type(optimizer) is legacy.SGD
-    assert type(legacy.SGD(1.0)) is legacy.SGD
-
-
-def test_a_fault_in_the_search_for_functions_is_said_and_leaves_the_program_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    tf.function(lambda: _step(optimizer, weight))()
-
-    def fail(*args: Any) -> Any:
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr("tracer.backends.tensorflow.late_wrap._users_of", fail)
-    with pytest.warns(RuntimeWarning, match="oops"), tracer.record() as recording:
-        _step(optimizer, weight)
-    assert weight.numpy() == [-2.0]
-    assert not recording.trace().complete
 
 
 @pytest.mark.parametrize("place", ["_listen", "recorder_of", "Recording.trace"])
@@ -373,102 +249,24 @@ def test_an_exception_at_the_end_of_a_block_leaves_nothing_wrapped(
     assert (trace.updates(), trace.complete) == (1, True)
 
 
-def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    with tracer.record():
-        _step(optimizer, weight)
-    get_objects = gc.get_objects
-    walks: list[None] = []
-
-    def walk(generation: int | None = None) -> list[Any]:
-        walks.extend([None] * (generation is None))
-        return get_objects(generation)
-
-    monkeypatch.setattr(gc, "get_objects", walk)
-    for _ in range(2):
-        walks.clear()
-        with tracer.record():
-            pass
-    others = len(walks)  # for graphs of Sessions, if another test left a v1 optimizer alive
-    walks.clear()
-    between = legacy.SGD(1.0)
-    older = tf.function(lambda: _step(between, weight))
-    older()
-    with tracer.record() as recording:
-        assert len(walks) == 1 + others
-        _step(optimizer, weight)
-        _step(legacy.SGD(1.0), weight)
-        older()
-    trace = recording.trace()
-    assert (trace.updates(), len(trace.optimizers), trace.complete) == (3, 3, True)
-    assert weight.numpy() == [-5.0]
-    for _ in range(3):
-        with tracer.record():
-            pass
-    assert len(walks) == 2 + 4 * others  # the function was traced again
-
-
-def test_the_interval_at_which_threads_switch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A longer one is also how long a walk waits for a thread that never waits itself."""
-
-    def refuse(seconds: float) -> None:
-        raise AssertionError(seconds)
-
-    monkeypatch.setattr(sys, "setswitchinterval", refuse)
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    tf.function(lambda: _step(optimizer, weight))()  # a new function: the block walks
-    for _ in range(2):
-        with tracer.record() as recording:
-            _step(optimizer, weight)
-        assert recording.trace().updates() == 1
-
-
 def test_a_thread_may_fill_a_tuple_while_another_walks() -> None:
     """`tuple` raises if anything refers to the tuple that it fills, and lets its iterator run."""
-    failures: list[BaseException] = []
-    walked = threading.Event()
+    walked, interval = threading.Event(), sys.getswitchinterval()
 
     def fill() -> None:
-        try:
-            while not walked.is_set():
-                tuple(number for number in range(100))
-        except SystemError as error:
-            failures.append(error)
+        while not walked.is_set():
+            tuple(number for number in range(100))
 
-    threads = [threading.Thread(target=fill) for _ in range(2)]
-    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for thread in threads:
-            thread.start()
-        for _ in range(5):
-            instances([legacy.SGD])
+        with ThreadPoolExecutor(2) as pool:
+            filled = [pool.submit(fill) for _ in range(2)]
+            for _ in range(5):
+                instances([legacy.SGD])
+            walked.set()
     finally:
-        walked.set()
         sys.setswitchinterval(interval)
-        for thread in threads:
-            thread.join()
-    assert not failures
-
-
-def test_a_copy_is_said_to_be_unseen() -> None:
-    """It is made without the `__init__` of its class."""
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
-    with tracer.record():
-        pass
-    with tracer.record() as recording:
-        twin = copy.copy(optimizer)
-        _step(twin, weight)
-    trace = recording.trace()
-    assert not trace.complete
-    assert trace.notes == (
-        "SGD was made in a way that the tracer does not see, and is not counted: wrap it yourself",
-    )
-    with tracer.record() as recording:
-        _step(twin, weight)
-    assert (recording.trace().updates(), recording.trace().complete) == (1, True)
+    assert [each.exception() for each in filled] == [None, None]
 
 
 _sgd: Any = legacy.SGD
@@ -544,6 +342,7 @@ def test_a_copy_between_blocks_is_counted(kind: str, how: str) -> None:
             _step(twin, weight)
         trace = recording.trace()
         assert (trace.updates(), trace.complete) in ((0, False), (1, True))
+        assert trace.complete or "was made in a way that the tracer does not see" in trace.notes[0]
         original = twin
 
 

@@ -1,15 +1,12 @@
 """Optimizers that were made before a block, and what they did before and do in others."""
 
-import copy
 import gc
-import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.libraries import is_keras3, keras2, keras3, needs_keras3
+from support.libraries import is_keras3, keras2, keras3, library_of, needs_keras3
 from support.odometers import ODOMETERS, Reading, read
 
 import tracer
@@ -96,23 +93,12 @@ def test_a_block_that_begins_in_the_call_of_a_function_that_counts() -> None:
     assert recording.trace().complete
 
 
-def _nests() -> dict[str, Callable[[], tuple[Any, Any]]]:
-    def two(outer: Any, inner: Any) -> tuple[Any, Any]:
-        return outer(inner), inner
-
-    return {
-        "legacy": lambda: two(keras2.mixed_precision.LossScaleOptimizer, legacy.SGD(1.0)),
-        "keras2": lambda: two(
-            keras2.mixed_precision.LossScaleOptimizer, keras2.optimizers.SGD(1.0)
-        ),
-        "keras3": lambda: two(keras3.optimizers.LossScaleOptimizer, keras3.optimizers.SGD(1.0)),
-    }
-
-
 @pytest.mark.parametrize("first", ["outer", "inner"])
 @pytest.mark.parametrize("kind", ["legacy", "keras2", pytest.param("keras3", marks=needs_keras3)])
 def test_whichever_of_two_is_called_first_the_outer_one_is_the_root(kind: str, first: str) -> None:
-    outer, inner = _nests()[kind]()
+    home = keras3.optimizers if kind == "keras3" else keras2.mixed_precision
+    inner = (legacy if kind == "legacy" else library_of(kind).optimizers).SGD(1.0)
+    outer = home.LossScaleOptimizer(inner)
     weight = (keras3.Variable if is_keras3(outer) else tf.Variable)([0.0])
     outer.build([weight]) if kind != "legacy" else None
     _begin()
@@ -124,44 +110,6 @@ def test_whichever_of_two_is_called_first_the_outer_one_is_the_root(kind: str, f
     assert [each.root for each in trace.optimizers] == [0, 0]
     assert "LossScale" in trace.optimizers[0].class_name
     assert not registry.is_traced(outer) and not registry.is_traced(inner)
-
-
-def test_many_threads_that_call_first() -> None:
-    optimizers = [ODOMETERS["legacy"]() for _ in range(4)]
-    weights = [[tf.Variable([0.0]) for _ in optimizers] for _ in range(8)]
-    for number, optimizer in enumerate(optimizers):  # threads must not make one state at once
-        optimizer._create_all_weights([mine[number] for mine in weights])
-    barrier = threading.Barrier(len(weights))
-    _begin()
-
-    def train(mine: list[Any]) -> None:
-        barrier.wait()
-        for optimizer, weight in zip(optimizers, mine, strict=True):
-            _step(optimizer, weight)
-
-    with tracer.record() as outer, tracer.record() as inner:
-        threads = [threading.Thread(target=train, args=(mine,)) for mine in weights]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert all(read(weight)[0] == Reading(1) for mine in weights for weight in mine)
-    assert outer.trace().updates() == inner.trace().updates() == 32
-
-
-def test_what_is_asked_of_one_that_waits() -> None:
-    optimizer, other, weight = legacy.SGD(1.0), legacy.SGD(1.0), tf.Variable([0.0])
-    _begin()
-    with tracer.record() as recording:
-        assert tracer.trace_of(optimizer).steps == 0
-        _step(optimizer, weight)
-        twin = copy.deepcopy(other)
-        assert type(twin) is legacy.SGD
-        tracer.wrap(other)
-        _step(other, weight)
-        with tracer.assert_updates(other, dense=1):
-            _step(other, weight)
-    assert recording.trace().updates() == 3
 
 
 class _Parts(legacy.SGD):  # type: ignore[misc, name-defined]
@@ -212,24 +160,6 @@ def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPa
     assert weight.numpy() == [-1.0]
     assert not recording.trace().complete
     assert type(optimizer) is keras2.optimizers.SGD
-
-
-def test_a_train_op_from_before_a_block() -> None:
-    """It is said, for no Python is called when a Session runs it."""
-    with tf.Graph().as_default():
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-        weight = tf.compat.v1.get_variable("weight", [1])
-        train = optimizer.apply_gradients([(tf.ones([1]), weight)])
-        with tf.compat.v1.Session() as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            _begin()
-            with tracer.record() as recording:
-                session.run(train)
-    assert not recording.trace().complete
-    assert (
-        "a graph of a Session was traced before the optimizer was wrapped"
-        in recording.trace().notes[0]
-    )
 
 
 def test_a_train_op_of_a_program_that_has_ended() -> None:

@@ -29,22 +29,6 @@ class Slots:
     __slots__ = ()
 
 
-class Meta(type):
-    """A metaclass that wants a say in everything."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return super().__call__(*args, **kwargs)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return super().__instancecheck__(instance)
-
-    def __eq__(cls, other: object) -> bool:
-        return cls is other
-
-    def __hash__(cls) -> int:
-        return id(cls)
-
-
 def _slots(base: Any) -> Any:
     class Slotted(Slots, base):  # type: ignore[misc]
         __slots__ = ("extra",)
@@ -69,11 +53,6 @@ def _getattr(base: Any) -> Any:
                 raise
 
     return Answering
-
-
-def _metaclass(base: Any) -> Any:
-    mixed = type("Mixed", (Meta, type(base)), {})
-    return mixed("Met", (base,), {})
 
 
 def _equal(base: Any) -> Any:
@@ -162,7 +141,6 @@ def _alike(base: Any) -> Any:
 UNUSUAL: dict[str, Callable[[Any], Any]] = {
     "__slots__": _slots,
     "__getattr__": _getattr,
-    "metaclass": _metaclass,
     "__eq__, __bool__, __len__ and __repr__": _equal,
     "partialmethod": _partial,
     "what __init_subclass__ writes": _written_by_a_hook,
