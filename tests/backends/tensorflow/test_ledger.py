@@ -310,10 +310,10 @@ def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _execution(journal: Journal, stamp: int) -> Iterator[None]:
     """What a thread does to a journal; between any two of its ops another one may go on."""
-    place = journal._clock.take_in_graph(1)
+    place = journal.clock.take_in_graph(1)
     yield
     cell = Ops.FloorMod(place, journal._rows)
-    Ops.ResourceScatterUpdate(journal._ring, cell, place * ledger._TAG + stamp)
+    Ops.ResourceScatterUpdate(journal.ring, cell, place * ledger._TAG + stamp)
 
 
 @pytest.mark.usefixtures("in_numpy")

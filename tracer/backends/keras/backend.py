@@ -227,15 +227,11 @@ def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
     )
 
 
-def above_traced(base: type, traced: Any) -> Any:
-    """The class after the traced class in the MRO: `base`, or another if a class is derived."""
-    return super(traced_classes[id(base)], traced)
-
-
 def _reduce(optimizer: Any, base: type, protocol: Any) -> Any:
     """What `__reduce_ex__` returns without the tracer, so that pickles know no traced class."""
     cls, plain = type(optimizer), plain_class(type(optimizer))
-    reduced = above_traced(base, optimizer).__reduce_ex__(protocol)
+    above: Any = super(traced_classes[id(base)], optimizer)
+    reduced = above.__reduce_ex__(protocol)
     if not isinstance(reduced, tuple):
         return reduced
     make, arguments, *rest = reduced

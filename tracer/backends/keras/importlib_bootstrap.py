@@ -39,11 +39,9 @@ def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any]
     class and has a traced class of its own.
     """
     traced = traced_classes[id(base)]
-    try:
-        above = super(traced, optimizer)
-    except TypeError:  # untraced again: a bound method that was taken in an earlier block
+    if traced not in type(optimizer).__mro__:  # untraced again: a method taken in an earlier block
         return getattr(base, name).__get__(optimizer), None
-    original = getattr(above, name)
+    original = getattr(super(traced, optimizer), name)
     binding = bindings.get(id(optimizer))
     if binding is None or type(optimizer) is not traced or binding.recorder.broken:
         return original, None

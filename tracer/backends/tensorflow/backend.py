@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tracer.backends.keras.backend import KerasBackend, above_traced
+from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, functions, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
-from tracer.core.registry import bindings
+from tracer.core.registry import bindings, traced_classes
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind
 
@@ -52,7 +52,8 @@ class TensorFlowBackend(KerasBackend):
         """A method that exports the counters of the functions of a SavedModel with them."""
 
         def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-            saved = above_traced(base, self)._trackable_children(save_type, **kwargs)
+            above: Any = super(traced_classes[id(base)], self)
+            saved = above._trackable_children(save_type, **kwargs)
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return saved

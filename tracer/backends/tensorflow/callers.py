@@ -38,13 +38,11 @@ def stacks_around(frame: FrameType | None) -> Iterator[tuple[int, list[FrameType
 
 def _waiting_for(run: Any) -> tuple[threading.Thread, FrameType] | None:
     """The thread that started the threads of this `strategy.run`, and its waiting frame."""
-    stacks = sys._current_frames()
-    # The frame of this call must not refer to itself: it would keep the program's objects alive.
-    stacks.pop(threading.get_ident(), None)
-    for thread in threading.enumerate():
-        for frame in frames_from(stacks.get(thread.ident or 0)):
-            if compat.run_in(frame) is run:
-                return thread, frame
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    for ident, stack in functions.stacks().items():
+        for frame in stack:
+            if compat.run_in(frame) is run and ident in threads:
+                return threads[ident], frame
     return None
 
 
@@ -95,9 +93,17 @@ class Callers(Paths):
         """The definition of the outermost function, with the graph `root`, that this thread traces,
         and the path of its call.
         """
-        frames = frames_around(sys._getframe(1))
-        around = frames[outermost_tracing(frames) + 1 :]
-        return definition_of(root, frames), self.of(around)
+        frames, name = frames_around(sys._getframe(1)), compat.function_name(root)
+        path = self.of(frames[outermost_tracing(frames) + 1 :])
+        values = next((each.f_locals for each in reversed(frames) if each.f_code is _DEFINE), None)
+        if values is None:
+            return Definition(name, "", {}, ()), path
+        arguments = _arguments(values["target_func_type"])  # perhaps more general than the call's
+        texts = (f"{part}: {_ADDRESS.sub('', text)}" for part, text in arguments.items())
+        cache = getattr(values.get("tracing_options"), "function_cache", None)
+        known = [] if cache is None else list(cache.values())[-_COMPARED:]
+        types = (_arguments(each.function_type) for each in known)
+        return Definition(name, ", ".join(texts), arguments, types), path
 
 
 # The arguments of a tracing.
@@ -106,20 +112,6 @@ _COMPARED = 64
 """With how many of the latest earlier tracings a new one is compared."""
 
 _DEFINE = tracing_compilation._maybe_define_function.__code__
-
-
-def definition_of(graph: Any, frames: Sequence[FrameType]) -> Definition:
-    """The definition of the outermost function that `frames`, innermost first, trace."""
-    name = compat.function_name(graph)
-    values = next((each.f_locals for each in reversed(frames) if each.f_code is _DEFINE), None)
-    if values is None:
-        return Definition(name, "", {}, ())
-    traced_for = _arguments(values["target_func_type"]).items()  # perhaps more general
-    signature = ", ".join(f"{part}: {_ADDRESS.sub('', text)}" for part, text in traced_for)
-    cache = getattr(values.get("tracing_options"), "function_cache", None)
-    known = [] if cache is None else list(cache.values())[-_COMPARED:]
-    types = (_arguments(each.function_type) for each in known)
-    return Definition(name, signature, _arguments(values["lookup_func_type"]), types)
 
 
 def _arguments(kind: Any) -> Arguments:

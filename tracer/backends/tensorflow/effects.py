@@ -10,7 +10,7 @@ The first value is held until the step ends, so ops that write to the variable i
 it: this costs memory, but never changes the result.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
-from tracer.backends.tensorflow.variables import canonical
+from tracer.backends.tensorflow.variables import canonical, copies_of
 from tracer.core.calls import Step
 from tracer.core.counters import EffectLogs, Source, sources_of
 from tracer.core.log import flags_of
@@ -173,12 +173,11 @@ def _of_replica(call: Step, replica: int) -> tuple[list[Held], tuple[int, ...]]:
     return held, tuple(each.variable for each in held)
 
 
-def _copies(variable: Any, call: Step) -> Iterable[tuple[int, Any]]:
+def _copies(variable: Any, call: Step) -> Iterator[tuple[int, Any]]:
     """The copies of a variable that a step reads, with their replicas."""
-    own = canonical(variable)
-    copies = getattr(own, "values", None)
-    if not isinstance(copies, tuple):
-        return [(call.replica, getattr(own, "_v", own))]
+    copies, replicas = copies_of(canonical(variable)), range(call.replica, call.replica + 1)
     if call.distributed and compat.replica_id() is None:  # a step of all replicas
-        return list(enumerate(copies))
-    return [(call.replica, copies[call.replica])]
+        replicas = range(len(copies))
+    for replica in replicas:
+        own = copies[replica] if len(copies) > 1 else copies[0]
+        yield replica, getattr(own, "_v", own)

@@ -80,32 +80,25 @@ _PATIENCE = 5
 """How many seconds to wait for a function that is being traced."""
 
 
-def forget_graphs(function: Any) -> bool:
-    """Clear the graphs of a `tf.function`, so that its next call traces it; False if impossible.
+def forget_functions_of(graphs: Collection[Any]) -> list[str]:
+    """Clear the graphs of each `tf.function` that has one of these graphs, so that its next call
+    traces it; returns the names of those functions.
 
     A function of a SavedModel has a class of its own, and no Python code to trace. A function that
     created variables in its first call must not create them again, so only its graphs are cleared
     (`polymorphic_function.py`, `Function._call`).
     """
-    if type(function) is not polymorphic_function.Function:
-        return False
-    # Another thread may be tracing it and wrap an optimizer, while this thread traces its function.
-    if not function._lock.acquire(timeout=_PATIENCE):
-        return False
-    try:
-        function._function_cache.clear()
-    finally:  # a signal handler may raise: a half-cleared function would be broken
-        function._function_cache.clear()
-        function._lock.release()
-    return True
-
-
-def forget_functions_of(graphs: Collection[Any]) -> list[str]:
-    """Clear the graphs of each `tf.function` that has one of these graphs; returns their names."""
     names = []
     for function in functions_alive()[1] if graphs else ():
         own = [each.graph for each in concrete_functions(function) if each.graph in graphs]
-        if own and forget_graphs(function):
+        # Another thread may be tracing it and wrap an optimizer, while this one traces another.
+        is_plain = bool(own) and type(function) is polymorphic_function.Function
+        if is_plain and function._lock.acquire(timeout=_PATIENCE):
+            try:
+                function._function_cache.clear()
+            finally:  # a signal handler may raise: a half-cleared function would be broken
+                function._function_cache.clear()
+                function._lock.release()
             names.append(function_name(own[0]))
     return names
 
@@ -116,7 +109,7 @@ def is_under_way(function: Any) -> bool:
     """
     called = (
         frame.f_locals["self"]
-        for stack in _stacks().values()
+        for stack in stacks().values()
         for frame in stack
         if frame.f_code is _CALL_FLAT
     )
@@ -129,7 +122,7 @@ _CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
 _TRACE = func_graph.func_graph_from_py_func.__code__
 
 
-def _stacks() -> dict[int, list[FrameType]]:
+def stacks() -> dict[int, list[FrameType]]:
     """The frames of each thread, innermost first; of this thread only the frames of the callers.
 
     A frame that referred to itself would keep the program's objects alive until it is collected.
@@ -141,7 +134,7 @@ def _stacks() -> dict[int, list[FrameType]]:
 
 def graphs_being_traced() -> list[Any]:
     """The graphs of functions, branches and loops that threads are tracing now."""
-    graphs = (graph_traced_by(frame) for stack in _stacks().values() for frame in stack)
+    graphs = (graph_traced_by(frame) for stack in stacks().values() for frame in stack)
     return [graph for graph in graphs if graph is not None]
 
 
@@ -155,7 +148,7 @@ def any_is_inside(threads: Set[int]) -> bool:
     others = threads - {threading.get_ident()}
     return bool(others) and any(
         frame.f_code in (_CALL, _CALL_CONCRETE)
-        for thread, stack in _stacks().items()
+        for thread, stack in stacks().items()
         if thread in others
         for frame in stack
     )
@@ -172,10 +165,10 @@ def author_of(code: CodeType, line: int) -> Line | None:
         for factory in list(factories.values()):
             if factory.module.__file__ == code.co_filename:
                 origin = factory.source_map.get(place)
-                inner = None if origin is None else origin.function_name
                 number = original.co_firstlineno if origin is None else origin.loc.lineno
-                name = qualified(original) if inner in (None, original.co_name) else str(inner)
-                name = code.co_name if code.co_name == "<lambda>" else name
+                inner = getattr(origin, "function_name", None)
+                is_own = code.co_name == "<lambda>" or inner in (None, original.co_name)
+                name = qualified(original) if is_own else str(inner)
                 return Line(name, original.co_filename, number)
     return None
 
@@ -219,8 +212,7 @@ def written_so_far(graph: Any) -> Written:
 def writes_to(graph: Any, variable: Any) -> bool:
     """Whether a graph, or one of those around it, may write to a variable that it captured."""
     handles = {id(handle) for handle in handles_of(variable)}
-    graphs = graphs_around(graph) if handles else ()
-    functions = (each for each in graphs if isinstance(each, FuncGraph))
+    functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph) and handles)
     return any(handles & written_so_far(each).captured for each in functions)
 
 

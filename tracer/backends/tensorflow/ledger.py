@@ -34,6 +34,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -108,9 +109,9 @@ class Journal:
         self._device = device
         self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must reach each cell
         self._taken_out = taken_out
-        self._clock = DeviceClock(device)
+        self.clock = DeviceClock(device)
         shape = (self._rows, width) if width else (self._rows,)
-        self._ring = compat.make_variable(np.zeros(shape, np.int64), device)
+        self.ring = compat.make_variable(np.zeros(shape, np.int64), device)
         self.lost = 0
         """How many rows were overwritten before they were drained."""
         self._drained = 0
@@ -126,20 +127,16 @@ class Journal:
             with tf.device(_host_of(self._device)):
                 one = tf.constant(1, tf.uint64)
             with tf.control_dependencies(after):
-                place = self._clock.take_in_graph(one)
+                place = self.clock.take_in_graph(one)
             cell = _raw.FloorMod(x=place, y=tf.constant(self._rows, tf.int64))
             tag = _raw.Mul(x=place, y=tf.constant(_TAG, tf.int64))
             _raw.ResourceScatterUpdate(
-                resource=self._ring.handle, indices=cell, updates=_raw.AddV2(x=tag, y=row)
+                resource=self.ring.handle, indices=cell, updates=_raw.AddV2(x=tag, y=row)
             )
-
-    def written(self) -> int:
-        """How many rows were written so far or are being written."""
-        return self._clock.begun()
 
     def fullness(self) -> float:
         """The fraction of the rows that are not drained yet."""
-        return (self.written() - self._drained) / self._rows
+        return (self.clock.begun() - self._drained) / self._rows
 
     def drain(self) -> None:
         """Take the new rows out of the ring.
@@ -160,7 +157,7 @@ class Journal:
 
     def _find(self) -> None:
         """Find the new rows in the ring."""
-        written = self.written()
+        written = self.clock.begun()
         if written == self._drained and not self._awaited:
             return
         kept = written - self._rows
@@ -174,26 +171,20 @@ class Journal:
         late = places[~there].tolist()
         self.lost, self._drained, self._awaited, self._found = lost, written, late, found
 
-    def variables(self) -> list[Any]:
-        """The variables that a writing graph captures, the clock first."""
-        return [self._clock.variable, self._ring]
-
     def _rows_at(self, places: Any) -> Any:
         with compat.outside_of_graphs(), tf.device(self._device):
             cells = tf.constant((places * UNIT % self._rows).astype(np.int64))
-            rows = _raw.ResourceGather(resource=self._ring.handle, indices=cells, dtype=tf.int64)
+            rows = _raw.ResourceGather(resource=self.ring.handle, indices=cells, dtype=tf.int64)
         return np.asarray(rows.numpy()).view(np.uint64)
 
 
+@dataclass(slots=True)
 class Use:
     """The use of a counter by one graph: from `taken` until `released`, when the graph is gone."""
 
-    __slots__ = ("number", "released", "taken")
-
-    def __init__(self, number: int, taken: int) -> None:
-        self.number = number
-        self.taken = taken
-        self.released: int | None = None
+    number: int
+    taken: int
+    released: int | None = None
 
     def ran(self, total: int) -> int:
         """How often the graph ran, given the counter's current total."""
@@ -213,7 +204,7 @@ class _BlockCounter:
     def reuse(self) -> None:
         """Begin to count for another graph: the one before is gone."""
         self.journal.drain()
-        self.use.released = self.journal.written()
+        self.use.released = self.journal.clock.begun()
         self.use = Use(self.use.number, self.use.released)
 
     def reading(self) -> Reading:
@@ -316,7 +307,8 @@ class Ledger:
         """What an exported function captures."""
         for graph in list(self.graphs):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
-        captured = [variable for journal in self._journals() for variable in journal.variables()]
+        journals = self._journals()
+        captured = [each for journal in journals for each in (journal.clock.variable, journal.ring)]
         return [self.clock.variable, compat.TrackableConstant(self.alone, None), *captured]
 
     def _journals(self) -> list[Journal]:

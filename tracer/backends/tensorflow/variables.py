@@ -86,14 +86,16 @@ def canonical(variable: Any) -> Any:
     its handle (`distribute/values.py`), or for central storage on the only copy
     (`distribute/ps_values.py`).
     """
-    container = getattr(variable, "_distributed_container", None)
-    if container is None:
-        container = getattr(variable, "_aggregating_container", None)
-    if container is None and isinstance(variable, compat.ResourceVariable):
-        container = getattr(variable.handle, "_distributed_container", None)
-    whole = None if container is None else container()
-    if whole is not None:  # its truth value would add an op to the graph
-        return whole
+    handle = variable.handle if isinstance(variable, compat.ResourceVariable) else None
+    for holder, name in (
+        (variable, "_distributed_container"),
+        (variable, "_aggregating_container"),
+        (handle, "_distributed_container"),
+    ):
+        container = getattr(holder, name, None)
+        whole = None if container is None else container()
+        if whole is not None:  # its truth value would add an op to the graph
+            return whole
     if _is_keras3(variable):
         return canonical(variable._value)
     module = type(variable).__module__
