@@ -7,10 +7,9 @@ reading takes time, they are read each time at first, then in at most a thousand
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from numbers import Real
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -43,63 +42,60 @@ def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
     return replace(run, last=value, values=run.values + 1, turn=turn)
 
 
-class _Source(NamedTuple):
-    """An optimizer with groups of its own, and what sets its rate."""
-
-    traced: Binding
-    text: str
-    """The text of a schedule; empty for a number."""
-    schedule: Any
-    """The schedule if its framework defines it, else None."""
-    begun: int | None
-    """The optimizer's own count when its first step began; None if a file set it unseen."""
-
-
 class Rates(Collector):
-    """The rates of a recorder's optimizers; their groups have consecutive numbers."""
+    """The rates of the groups of a recorder's optimizer; unknown if several are nested in it."""
+
+    _schedule: Any = None
+    """The schedule if its framework defines it, else None."""
+    _text = ""
+    """The text of a schedule; empty for a number."""
+    _begun: int | None = None
+    """The optimizer's own count when its first step began; None if a file set it unseen."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._sources: list[_Source] = []
+        self._traced: list[Binding] = []
+        """The optimizers with groups of their own."""
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
-        """The variables of each group, and those that decay; empty if several optimizers are
-        nested, which share the variables."""
+        """The variables of each group, and those that decay."""
         self._graphs = WeakSet[Any]()
         """The graphs in which steps were traced."""
         self._done: dict[_Key, list[RateRun]] = {}
         """The runs that ended, as at a baseline."""
         self._runs: dict[_Key, RateRun] = {}
         """The other runs, without the last reading."""
-        self._last: list[Any] = []
+        self._last: Sequence[Any] = ()
         """The last reading: another one for the same step replaces it."""
         self._since = self._read = self._looks = 0
         """The first and the last step of the last reading; how often the rates were read: 0 if
         each step was."""
-        self._begun = 1
-        """The first step since the last baseline."""
 
     def first_step_ends(self, call: Call) -> None:
-        """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
+        """Find the optimizer with groups of its own; a proxy shares the groups of its optimizer.
 
         A wrapper's own rate is unused: a `LossScaleOptimizer` of Keras 3 is made with 0
         (`keras/src/optimizers/loss_scale_optimizer.py`).
         """
         optimizers, backend = self.root.optimizers, self.root.backend
-        alive, found = optimizers.alive(), dict[int, _Source]()
-        for index, traced in enumerate(optimizers.all):
+        alive, found = optimizers.alive(), dict[int, Binding]()
+        for traced in optimizers.all:
             own = traced.optimizer()
             if own is not None and not _is_around(own, alive):
-                text, schedule = _schedule(backend.rate_of(own), own)
-                begun = optimizers.stepping.get(index)
-                if begun is None and schedule is not None and not backend.is_restored(own):
-                    begun = 0  # its count was made in the first step
-                key = id(getattr(own, "param_groups", own))
-                found[key] = _Source(traced, text, schedule, begun)
-        self._sources = [*found.values()]
-        self._find_members()
+                found[id(getattr(own, "param_groups", own))] = traced
+        self._traced = [*found.values()]
+        if (own := self._optimizer()) is not None:
+            self._text, self._schedule = _schedule(backend.rate_of(own), own)
+            self._begun = optimizers.stepping.get(optimizers.all.index(self._traced[0]))
+            if self._begun is None and self._schedule is not None and not backend.is_restored(own):
+                self._begun = 0  # its count was made in the first step
+            self._find_members(own)
         if call.place.graph is not None and optimizers.all[0].kind.name == "v1":
             self._look(1)  # a number is a constant of the graph
             self._looks = 0
+
+    def _optimizer(self) -> Any:
+        """The optimizer, if there is one and it is alive."""
+        return self._traced[0].optimizer() if len(self._traced) == 1 else None
 
     def step_ends(self, call: Call) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
@@ -121,8 +117,7 @@ class Rates(Collector):
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
         self._done, self._runs = self._until(self.root.step_count()), {}
-        self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
-        self._begun = self.root.step_count() + 1
+        self._last, self._looks, self.root.collectors.throttle = (), 0, Throttle()
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -130,47 +125,40 @@ class Rates(Collector):
         Otherwise it lasts to the last reading: it may have changed since.
         """
         root, end, backend = self.root.optimizers.root, self.root.step_count(), self.root.backend
-        in_programs = backend.looks_with_trace and self.root.blocks.counters.in_programs
-        if in_programs and end >= self._begun:
-            is_first = not self._looks
-            self._look(0)
-            self._since = self._begun if is_first else self._since
-        with suppress_faults():
-            now = self._now()
-            if now and self._last and now != self._last:
-                end = min(end, self._read)
-        self._find_members()
-        every, runs_of = tuple(range(len(self.root.variables.plain))), self._until(end)
-        for group, source in enumerate(self._sources):
-            own, optimizer = self._members.get(("rate", group), every), source.traced.optimizer()
-            rate = None if optimizer is None else backend.rate_of(optimizer)
-            if rate is not None and any(backend.writes_to(g, rate) for g in list(self._graphs)):
-                runs_of = {key: runs for key, runs in runs_of.items() if key[:2] != ("rate", group)}
-                yield Rate(root, "rate", group, own, (), schedule=_ASSIGNED)
-            elif source.text and ("rate", group, "") not in runs_of:
-                yield Rate(root, "rate", group, own, self._of_schedule(source, end), 0, source.text)
+        optimizer, rate = self._optimizer(), None
+        if optimizer is not None:
+            rate = backend.rate_of(optimizer)
+            with suppress_faults():
+                end = end if backend.rates_of(optimizer) == self._last else min(end, self._read)
+            self._find_members(optimizer)
+        runs_of, own = self._until(end), self._members.get(("rate", 0), ())
+        if rate is not None and any(backend.writes_to(graph, rate) for graph in list(self._graphs)):
+            runs_of = {key: runs for key, runs in runs_of.items() if key[0] != "rate"}
+            yield Rate(root, "rate", 0, own, (), schedule=_ASSIGNED)
+        elif self._text and ("rate", 0, "") not in runs_of:
+            yield Rate(root, "rate", 0, own, self._of_schedule(rate), 0, self._text)
         for (what, group, bad), runs in runs_of.items():
             if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
                 own = self._members.get((what, group), ())
                 yield Rate(root, what, group, own, tuple(runs), self._looks, not_finite=bad)
 
-    def _of_schedule(self, source: _Source, steps: int) -> tuple[RateRun, ...]:
-        """The values of a schedule at the first and the last step, if known."""
-        optimizer, backend, schedule = source.traced.optimizer(), self.root.backend, source.schedule
-        count, begun = backend.iterations_of(source.traced.readable()), source.begun
-        is_used = optimizer is None or backend.rate_of(optimizer) is schedule
-        is_used &= not self.root.blocks.is_behind(optimizer)  # else its count is in a state
+    def _of_schedule(self, rate: Any) -> tuple[RateRun, ...]:
+        """The values of a schedule at the first and the last step, if known; `rate` is it now."""
+        backend, begun = self.root.backend, self._begun
+        count = backend.iterations_of(self._traced[0].readable())
+        is_used = self._schedule is not None and (rate is None or rate is self._schedule)
         with suppress_faults():
-            if schedule is not None and is_used and None not in (begun, count) and count >= begun:
+            if is_used and None not in (begun, count) and count >= begun:
                 ends = begun, max(begun, count - 1)
-                first, last = (backend.value_at(schedule, number) for number in ends)
-                return (RateRun(1, steps, first, last, len({first, last})),)
+                first, last = (backend.value_at(self._schedule, number) for number in ends)
+                return (RateRun(1, self.root.step_count(), first, last, len({first, last})),)
         return ()
 
     def _look(self, later: int) -> None:
         """Read the rates for the step `later` steps after the last, and record changes."""
         with suppress_faults():  # a value may be unreadable now
-            now, step = self._now(), self.root.step_count() + later
+            own, step = self._optimizer(), self.root.step_count() + later
+            now = () if own is None else self.root.backend.rates_of(own)
             if now != self._last:
                 if _numbers(now).keys() != _numbers(self._last).keys():
                     self._done, self._runs = self._until(self._read), {}  # a schedule replaced it
@@ -179,12 +167,6 @@ class Rates(Collector):
                 self._last, self._since = now, step
             self._read = step
             self._looks += not self.root.backend.watches_rates
-
-    def _now(self) -> list[Any]:
-        """The current rates and decays of the optimizers."""
-        read = self.root.backend.rates_of
-        optimizers = (source.traced.optimizer() for source in self._sources)
-        return [read(optimizer) for optimizer in optimizers if optimizer is not None]
 
     def _with_last(self) -> dict[_Key, RateRun]:
         """The runs with the last reading."""
@@ -202,27 +184,23 @@ class Rates(Collector):
                 found[key] = known[-MOST:]
         return found
 
-    def _find_members(self) -> None:
+    def _find_members(self, optimizer: Any) -> None:
         """Find the variables of each group, and those that decay, while they are alive."""
         held = [each and each() for each in list(self.root.variables.objects)]
         index = {id(each): number for number, each in enumerate(held) if each is not None}
-        every = [each for each in held if each is not None and len(self._sources) == 1]
-        found = (source.traced.optimizer() for source in self._sources)
-        alive = [optimizer for optimizer in found if optimizer is not None]
         with suppress_faults():
-            groups = (self.root.backend.groups_of(optimizer, every) for optimizer in alive)
-            known = chain(*groups) if len(alive) == len(self._sources) else ()
-            for number, members in enumerate(known):
+            alive = [each for each in held if each is not None]
+            for group, members in enumerate(self.root.backend.groups_of(optimizer, alive)):
                 for what, variables in zip(_KINDS, members, strict=True):
                     own = tuple(index[id(each)] for each in variables if id(each) in index)
-                    before = self._members.get((what, number), ())
-                    self._members[what, number] = max(before, own, key=len)
+                    before = self._members.get((what, group), ())
+                    self._members[what, group] = max(before, own, key=len)
 
 
 def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
     """The rates and decays of a reading that are numbers; 0 for one that is not finite."""
     found: dict[_Key, float] = {}
-    for group, pair in enumerate(chain(*reading)):
+    for group, pair in enumerate(reading):
         for what, value in zip(_KINDS, pair, strict=True):
             if isinstance(value, Real):
                 bad = "" if math.isfinite(value) else str(float(value))

@@ -315,7 +315,7 @@ def _rates(summary: Summary) -> Iterator[str]:
         alike = _by_text(rates)
         differ = sum(map(len, alike.values())) > len(set[int]().union(*alike.values()))
         said = [
-            f"{text} on {some(len(of), noun)}" if of and len(alike) > 1 and not differ else text
+            f"{text} on {some(len(of), noun)}" if len(alike) > 1 and not differ else text
             for text, of in alike.items()
         ]
         where = f", by {replica_noun(summary.trace)}" if differ else _read_in(summary, rates)
