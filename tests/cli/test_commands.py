@@ -9,11 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
-from support import golden, traces
+from support import traces
 from support.cost import at_most
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
@@ -127,10 +126,6 @@ OUTPUTS = {
         ),
     ],
     "check_incomplete": ["check", "incomplete.json", "--expect", "updates=2/step"],
-    "check_junit": [
-        *("check", "hostile_names.json", "--format", "junit"),
-        *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
-    ],
     "check_github": [
         *("check", "uneven_replicas.json", "-f", "github", "--findings", "error"),
         *("-e", "steps=10", "-e", "dense[dense/*]=1/step"),
@@ -150,7 +145,6 @@ STATUS = {
     "check": 1,
     "check_incomplete": 1,
     "check_findings": 1,
-    "check_junit": 1,
     "check_github": 1,
 }
 
@@ -174,8 +168,6 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
     report = json.loads(tracer("report", "hostile_names.json", "-f", "json", folder=files).stdout)
     names = [row["variable"] for row in report["optimizers"][0]["tables"]["variable"]]
     assert names == [each.name for each in traces.hostile_names().variables]
-    suites = ElementTree.parse(golden.FOLDER / "cli" / "check_junit.txt")
-    assert [len(case) for case in suites.iter("testcase")] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +330,7 @@ def test_a_mistake_is_one_line_and_status_2(files: Path, name: str) -> None:
     "arguments",
     [
         ["report", "accumulation.json", "--format", "json"],
-        ["check", "accumulation.json", "-f", "junit", "-e", "steps=1", "--findings", "warning"],
+        ["check", "accumulation.json", "-f", "github", "-e", "steps=1", "--findings", "warning"],
     ],
     ids=lambda each: each[0],
 )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.etree import ElementTree
 
 import msgspec
 
@@ -190,24 +189,6 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
 def _lines(reason: str) -> list[str]:
     """The printable lines of a reason; one empty line without a reason."""
     return [shown(line) for line in reason.split("\n")]
-
-
-def as_junit(verdicts: Sequence[Verdict]) -> str:
-    """One test suite with a test case for each expectation."""
-    failures = sum(bool(verdict.reason) for verdict in verdicts)
-    numbers = {"tests": len(verdicts), "failures": failures, "errors": 0, "skipped": 0}
-    suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", name="tracer check")
-    suite.attrib |= {key: str(number) for key, number in numbers.items()}
-    for verdict in verdicts:
-        case = ElementTree.SubElement(suite, "testcase", classname="tracer")
-        case.set("name", shown(verdict.text))
-        if verdict.reason:
-            lines = _lines(verdict.reason)
-            ElementTree.SubElement(case, "failure", message=lines[0]).text = "\n".join(lines)
-    ElementTree.indent(suites)
-    text = ElementTree.tostring(suites, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
 def as_github(verdicts: Sequence[Verdict]) -> str:

@@ -303,10 +303,8 @@ def _of_method(
     if method not in METHODS:
         raise unknown_name("method", method, METHODS, "tracer counts")
     count, *others = limits
-    if count is not None and others != [None, None]:
-        raise TypeError(f"assert_{what}() takes a count or limits (at_least=, at_most=), not both")
+    if (count is None) == (others == [None, None]):
+        raise TypeError(f"assert_{what}() takes either a count, or at_least= and at_most=")
     low, high = others if count is None else (count, count)
-    if low is None and high is None:
-        raise TypeError(f"assert_{what}() needs a count, at_least= or at_most=")
     expected = Expectation(what, low, high, None, method, names_of(variable), None, per_step)
     return _check([expected], variable)
