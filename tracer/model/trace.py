@@ -462,8 +462,9 @@ class Summary(Counts):
     @property
     def asked_on(self) -> Sequence[int]:
         """The replicas that passed any variable: a rank may have no part of the sharded ones."""
-        asked = {replica for pattern in self.asked for replica in pattern.replicas}
-        return sorted(asked) or self.replicas
+        asked = sorted({replica for pattern in self.asked for replica in pattern.replicas})
+        is_sharded = any(self.trace.variables[index].shards > 1 for index in self.variables)
+        return asked if asked or is_sharded else self.replicas
 
     @property
     def only_worker(self) -> str:
