@@ -14,16 +14,18 @@ from tracer.backends.torch import compat, gradients, optimizer_hooks
 from tracer.backends.torch.effects import Effects, is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.parameters import Parameters
-from tracer.backends.torch.schedules import Schedules
 from tracer.backends.torch.steps import StepCounter
 from tracer.core import backend
-from tracer.core.backend import NO_STRATEGY, Stepped, Surroundings, described
-from tracer.core.calls import Call, CallsUnderWay
+from tracer.core.backend import Stepped, Surroundings, described
+from tracer.core.calls import Call, CallsUnderWay, Step
 from tracer.core.collectors import Collector
+from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import Binding
 from tracer.core.registry import plain_class
 from tracer.errors import UnsupportedOptimizer
 from tracer.kinds import AUXILIARY, OptimizerKind
+from tracer.model.evidence import Evidence, Scheduled
 from tracer.model.records import Kind, Variable
 
 KNOWS_IDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
@@ -54,6 +56,33 @@ class Blocks(backend.Blocks):
                 )
 
 
+class Schedules(Collector):
+    """The learning-rate schedules of the optimizers of one recorder, by name.
+
+    Nothing is replaced: an attribute that a schedule sets on an optimizer shows that it exists.
+    """
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._names: list[str] = []
+
+    def first_step_ends(self, call: Step | None = None) -> None:
+        """Look for schedules, which programs make before the first step."""
+        alive = self.root.optimizers.alive()
+        ids = {id(own) for own in alive if compat.is_of_scheduler(vars(own).get("step"))}
+        with suppress_faults():
+            every = instances([compat.LRScheduler]) if ids else []
+            inside = {id(own) for each in every for own in getattr(each, "_schedulers", ())}
+            outer = [each for each in every if id(each) not in inside and id(each.optimizer) in ids]
+            self._names = list(dict.fromkeys(type(schedule).__name__ for schedule in outer))
+
+    def evidence(self) -> Iterator[Evidence]:
+        """The name of each schedule."""
+        if not self._names:
+            self.first_step_ends()
+        yield from map(Scheduled, self._names)
+
+
 class PyTorchBackend(backend.Backend):
     """Any optimizer whose variables are parameters of PyTorch."""
 
@@ -64,7 +93,8 @@ class PyTorchBackend(backend.Backend):
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, which runs now, and note whether other ranks train too."""
         is_own = super().locate(call, stack, calls_under_way)
-        call.distributed = call.role == "step" and _is_one_of_several()
+        is_set_up = call.role == "step" and ranks.is_available() and ranks.is_initialized()
+        call.distributed = is_set_up and ranks.get_world_size() > 1
         return is_own
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
@@ -79,8 +109,6 @@ class PyTorchBackend(backend.Backend):
 
     def surroundings(self) -> Surroundings:
         """The rank of this process, and all ranks, as workers of `tracer.merge`."""
-        if not _is_one_of_several():
-            return NO_STRATEGY
         names = [f"rank:{rank}" for rank in range(ranks.get_world_size())]
         strategy = f"torch.distributed ({ranks.get_backend()})"
         return Surroundings(strategy, names[ranks.get_rank()], tuple(names))
@@ -202,12 +230,6 @@ class TorchOptimBackend(PyTorchBackend):
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
         """The parameters of each group; weight decay applies to all of them."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
-
-
-def _is_one_of_several() -> bool:
-    """Whether other ranks train with this one."""
-    is_set_up = ranks.is_available() and ranks.is_initialized()
-    return bool(is_set_up and ranks.get_world_size() > 1)
 
 
 def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:

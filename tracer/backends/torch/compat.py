@@ -78,7 +78,7 @@ def layouts_of(parameters: Sequence[Any]) -> list[Any]:
     This runs in each step, so it must be fast.
     """
     try:
-        return list(map(_LAYOUT, parameters))
+        return list(map(attrgetter("grad.layout"), parameters))
     except AttributeError:  # a parameter has no gradient
         return [
             grad.layout
@@ -90,17 +90,13 @@ def layouts_of(parameters: Sequence[Any]) -> list[Any]:
         ]
 
 
-_LAYOUT = attrgetter("grad.layout")
-
-
 DENSE: Any = torch.strided
 """The layout of a dense gradient."""
-_STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 
 
 def kind_of(layout: Any) -> Kind:
     """The kind of a gradient with this layout; None means no gradient."""
-    return "none" if layout is None else "dense" if layout in _STRIDED else "sparse"
+    return "none" if layout is None else "dense" if layout in (DENSE, torch._mkldnn) else "sparse"
 
 
 def behind_proxies(optimizer: Any) -> Any:
@@ -118,9 +114,9 @@ def is_optimizer(given: Any) -> bool:
 
 def is_plain(parameter: Any) -> bool:
     """True for a plain parameter with a plain dense gradient, or none."""
-    layout = getattr(parameter.grad, "layout", torch.strided)
-    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.is_leaf
-    return plain and parameter.requires_grad and layout is torch.strided
+    is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.is_leaf
+    has_plain = parameter.grad is None or parameter.grad.layout is DENSE
+    return is_plain and has_plain and bool(parameter.requires_grad)
 
 
 def is_loose_tensor(given: Any) -> bool:

@@ -7,8 +7,8 @@ parameters look wrong: none has a gradient, as after the model was rebuilt, or a
 the same ones. A program that optimizes an image, or trains a generator, leaves other models out on
 purpose.
 
-One look at all of them, while the gradients exist, follows each of the first steps, and then fewer
-and fewer. So `since` is the step before the look that found a change.
+One look at all of them, while the gradients exist, follows each of the first eight steps, and then
+an eighth more. So `since` is the step before the look that found a change.
 """
 
 from collections.abc import Iterator
@@ -29,9 +29,6 @@ from tracer.model.records import Optimizer, Variable, WhyNot
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
-
-EACH_STEP = 10
-"""The number of first steps with a look each; later, a look follows after a quarter more."""
 
 
 @dataclass(eq=False)
@@ -87,7 +84,7 @@ class FreezeMonitor(Collector):
             if self._steps > self._due:
                 with suppress_faults():
                     self._look(self._steps - 1)
-                self._due = self._steps + (self._steps // 4) * (self._steps >= EACH_STEP)
+                self._due = self._steps + self._steps // 8
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """Add the parameters that get gradients and that nobody updates."""
@@ -105,9 +102,7 @@ class FreezeMonitor(Collector):
         """The parameters of the models that are frozen, or that no optimizer has."""
         for each in (*self._passed().values(), *self._not_passed()):
             if each.why is not None:
-                own = each.reference()
-                record = each.record if own is None else record_of(own, each.record.name)
-                yield ModelVariable(each.reference, record, each.why, each.since)
+                yield ModelVariable(each.reference, each.record, each.why, each.since)
 
     def _look(self, since: int) -> None:
         """Look at the parameters of the optimizers and of their models."""

@@ -31,9 +31,6 @@ from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, Grad
 READ_STEPS = 10
 """In how many steps to read the values of a gradient, which waits for the device."""
 
-Group = list[int]
-"""Passes whose gradients were added up: the number of the path to each."""
-
 
 class GradientMonitor(Collector):
     """The gradients of one optimizer, by the sample of one parameter."""
@@ -53,10 +50,10 @@ class GradientMonitor(Collector):
     def begin(self) -> None:
         """Forget everything, as a recording begins.
 
-        `_waiting` has the passes whose gradients no step has used yet; it is None from a step until
-        its gradients are cleared. Those of `_cleared` were cleared since the last step, `_lost` has
-        earlier ones. `_groups` has by number of passes how many steps used the gradients of that
-        many, and `_seen` the passes and steps of all optimizers as of the last step.
+        `_waiting` has the passes whose gradients no step has used yet, by the paths to them; it is
+        None from a step until its gradients are cleared. Those of `_cleared` were cleared since the
+        last step, `_lost` has earlier ones. `_groups` has by number of passes how many steps used
+        that many, and `_seen` the passes and steps of all optimizers as of the last step.
         """
         self.thread, self.rests = get_ident(), False
         """The thread that steps: passes on others belong to other optimizers; nothing to report."""
@@ -67,8 +64,8 @@ class GradientMonitor(Collector):
         self._came: int | None = None
         """The version of the parameter when a pass first reached it."""
         self._seen = 0, self.steps
-        self._waiting: Group | None = []
-        self._cleared, self._lost = list[Group](), list[Group]()
+        self._waiting: list[int] | None = []
+        self._cleared, self._lost = list[list[int]](), list[list[int]]()
         self._groups: Counter[int] = Counter()
         self._path = self._added = 0
         """The path to the last pass that a step used; how many steps used gradients again."""

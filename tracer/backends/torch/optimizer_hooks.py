@@ -136,9 +136,8 @@ def note_on(optimizer: Any) -> str:
 
 def watched() -> list[Any]:
     """The optimizers whose steps are counted."""
-    observers = dict.fromkeys(each.observer for each in list(bindings.values()))
-    found = [each.optimizer() for each in observers if isinstance(each, StepCounter)]
-    return [optimizer for optimizer in found if optimizer is not None]
+    every = [(each.observer, each.optimizer()) for each in list(bindings.values())]
+    return [own for by, own in every if isinstance(by, StepCounter) and own is not None]
 
 
 @functools.cache

@@ -31,9 +31,6 @@ from tracer.core.optimizers import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
 """The methods whose outermost execution is a step: see `tracer.kinds`."""
-UPDATE = "update"
-"""The method name of an update of one parameter, for which PyTorch has no method."""
-
 _RAISED = (
     "a call of step raised an exception: neither the step nor the updates before the exception "
     "are counted"
@@ -61,10 +58,6 @@ _MAY_HIDE = (
 )
 
 
-Versions = Mapping[int, int | None]
-"""By `id`, the versions of all but lazy parameters before a step."""
-
-
 class Asked(NamedTuple):
     """The gradients of a step; mostly reused from the step before."""
 
@@ -88,8 +81,8 @@ class Step(calls.Step):
         self.method = method
         self.asked: Asked | None = None
         """The gradients of the step; None until they are known."""
-        self.versions: Versions | None = None
-        """The versions as the step began, if they decide what it updated."""
+        self.versions: Mapping[int, int | None] = {}
+        """The versions of parameters as the step began, by `id`, if they decide what it updated."""
         self.callers: set[Any] = {None}
         """The code between this step and the inner ones, and the line of PyTorch that called it."""
         self.foreign: set[Any] = set()
@@ -186,7 +179,6 @@ class StepCounter:
         """
         if self.recorder.effects is None or call.parent is not None:
             return
-        call.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
             variables.find_names(optimizer)
@@ -201,10 +193,9 @@ class StepCounter:
         self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType
     ) -> None:
         """Close the call of a step."""
-        stack = reversed(self.recorder.calls_under_way.stack())
-        steps = (each for each in stack if isinstance(each, Step) and each.counter is self)
-        known = STEP, known_by(python)
-        call = next((each for each in steps if (each.method, each.python) == known), None)
+        stack, known = self.recorder.calls_under_way.stack(), (STEP, known_by(python))
+        own = [each for each in stack if isinstance(each, Step) and each.counter is self]
+        call = next((each for each in own[::-1] if (each.method, each.python) == known), None)
         if call is None:
             if self.stopped:
                 return
@@ -239,7 +230,7 @@ class StepCounter:
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         hooks = optimizer._optimizer_step_post_hooks or len(compat.global_hooks[1]) > 1
         if call.asked is None and None in layouts and hooks:
-            hides = self._is_fused or _is_lbfgs(optimizer) or call.versions is None
+            hides = self._is_fused or _is_lbfgs(optimizer) or not call.versions
             if hides or (inner and not self._looks):
                 self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
@@ -253,7 +244,7 @@ class StepCounter:
                     self.recorder.note(_WITHIN.format(name=self._name))
             elif self._delegates:
                 did = False
-            elif call.versions is not None and (self._looks or not did):
+            elif call.versions and (self._looks or not did):
                 did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
                 (now,) = compat.layouts_of([parameter])
@@ -264,7 +255,9 @@ class StepCounter:
         site_at = zip(asking, call.asked.updates, strict=True)
         return [site for place, site in site_at if updated[place]]
 
-    def _wrote_to(self, parameter: Any, before: Versions, asks: bool, adds_zero: bool) -> bool:
+    def _wrote_to(
+        self, parameter: Any, before: Mapping[int, int | None], asks: bool, adds_zero: bool
+    ) -> bool:
         """True if a step wrote to a parameter, which has a gradient if it `asks`.
 
         It `adds_zero` to a parameter that never had a gradient if it is one of LBFGS.
@@ -339,7 +332,7 @@ class StepCounter:
                 kind = compat.kind_of(layout)
                 requests.append(site_of("step", "request", kind, parameter))
                 if layout is not None:
-                    updates.append(site_of(UPDATE, "update", kind, parameter))
+                    updates.append(site_of("update", "update", kind, parameter))
             elif parameter.requires_grad:  # other ranks hold it, and their traces name it
                 self.recorder.variables.index(parameter, None)
         self._last = Asked(ids, layouts, requests, updates)
