@@ -10,6 +10,8 @@ from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, functions, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
+from tracer.core.backend import Surroundings
+from tracer.core.calls import Step
 from tracer.core.registry import bindings, traced_classes
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind
@@ -30,16 +32,57 @@ class TensorFlowBackend(KerasBackend):
     raised_to_stop = ("_RequestedStop",)  # by `distribute/mirrored_run.py`, on replicas' threads
     new_stale = StaleFunctions
     locate = staticmethod(places.locate)
-    eager_replica = staticmethod(places.eager_replica)
-    requested = staticmethod(places.requested)
-    device_of = staticmethod(variables.device_of)
-    surroundings = staticmethod(compat.surroundings)
     canonical = staticmethod(variables.canonical)
     row = staticmethod(variables.row_of)
     value_of = staticmethod(variables.value_of)
-    iterations_of = staticmethod(variables.iterations_of)
-    is_restored = staticmethod(variables.is_restored)
     writes_to = staticmethod(functions.writes_to)
+
+    def eager_replica(self, replica: int) -> int | None:
+        """The replica that an apply method called in eager mode updates now; None while tracing.
+
+        `replica` is the replica of the step.
+        """
+        if not tf.executing_eagerly():
+            return None
+        number = compat.update_replica_id()
+        return replica if number is None else number
+
+    def requested(self, step: Step, gradient: Any) -> None:
+        """Keep the first gradient of a step in a graph: its tensor, if it is in the graph."""
+        values = getattr(gradient, "values", gradient)  # of IndexedSlices
+        is_in_graph = isinstance(values, tf.Tensor) and not isinstance(values, compat.EagerTensor)
+        if step.extra.gradient is None and is_in_graph:
+            step.extra.gradient = values
+
+    def device_of(self, variable: Any) -> str:
+        """The device of the copy of `variable` that the current replica updates."""
+        own = getattr(variables.handle_of(variable), "device", "")
+        return str(own or getattr(variable, "device", "") or "")
+
+    def surroundings(self) -> Surroundings:
+        """The current strategy and, from its cluster resolver, the worker of this process."""
+        strategy = tf.distribute.get_strategy()
+        # The class of MultiWorkerMirroredStrategy has another name than what the program calls it.
+        names = getattr(type(strategy), "_tf_api_names", ()) or (type(strategy).__name__,)
+        name = names[0].rpartition(".")[2] if tf.distribute.has_strategy() else ""
+        resolver = strategy.cluster_resolver
+        if resolver is None or not resolver.task_type:
+            return Surroundings(name, "", ())
+        jobs = resolver.cluster_spec().as_dict()
+        return Surroundings(
+            name,
+            f"{resolver.task_type}:{resolver.task_id or 0}",
+            tuple(
+                f"{job}:{index}"
+                for job in sorted(jobs)
+                if job in ("chief", "worker")
+                for index in range(len(jobs[job]))
+            ),
+        )
+
+    def is_restored(self, optimizer: Any) -> bool:
+        """True if a checkpoint has set the iterations, including when they are created after it."""
+        return getattr(variables.canonical(optimizer._iterations), "_update_uid", -1) >= 0
 
     def value_at(self, schedule: Any, step: int) -> float:
         """The value of a schedule of Keras, also while a graph is built."""
@@ -62,15 +105,14 @@ class TensorFlowBackend(KerasBackend):
                 captured = [c for ledger in counters.ledgers.values() for c in ledger.children()]
             if captured:
                 binding.recorder.note(_EXPORTED, "fact")
-            return {**saved, "_optimizer_tracer": compat.as_trackable(captured)}
+            return dict(saved) | {f"_optimizer_tracer_{n}": c for n, c in enumerate(captured)}
 
         return {"_trackable_children": children}
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
-        if gradient is None:
-            return "none"
-        return "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense"
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        return "sparse" if is_sparse else super().kind_of_gradient(gradient)
 
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function that contains `graph`."""

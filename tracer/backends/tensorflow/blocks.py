@@ -71,38 +71,24 @@ CALLS = 512
 class LedgerCounters(Counters):
     """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Mapping[int, str]) -> None:
         super().__init__()
+        self._devices = devices
         self.ledgers: dict[int, Ledger] = {}
         self.calls = 0
         """The calls of functions since the last look."""
         self.repeats = False
         """Whether one call of a function may write several rows to a journal."""
 
-    def ledger(self, replica: int, device: str) -> Ledger:
-        """The ledger of a replica; created on `device` if there is none."""
+    def ledger(self, replica: int) -> Ledger:
+        """The ledger of a replica; created on the device of its variables if there is none."""
         with self.lock:
-            ledger = self.ledgers.get(replica)
-            if ledger is None:
-                self.in_programs = True
-                ledger = self.ledgers[replica] = Ledger(device, self.clocks[replica].begun())
+            if replica not in self.ledgers:
+                device, begun = self._devices.get(replica, ""), self.clocks[replica].begun()
+                ledger = self.ledgers[replica] = Ledger(device, begun)
                 self.clocks[replica] = ledger.clock
-            return ledger
-
-    def called(self) -> None:
-        """Drain the journals that are getting full; called when functions with counters are called.
-
-        No journal may overflow between two looks, and training must not wait. Without loops, some
-        hundred calls are few rows. With loops, each call looks.
-        """
-        self.calls += 1
-        if (self.repeats or self.calls >= CALLS) and self.lock.acquire(blocking=False):
-            try:
-                for ledger in list(self.ledgers.values()):
-                    ledger.look(_FULL)
-                self.calls = 0
-            finally:
-                self.lock.release()
+                self.in_programs = True
+            return self.ledgers[replica]
 
     def _read_programs(
         self, last: Mapping[int, int]
@@ -119,7 +105,7 @@ class GraphBlocks(backend.Blocks):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self.counters = LedgerCounters()
+        self.counters = LedgerCounters(root.devices)
         self.threads: set[int] = set()
         """The threads that have ever called a function that contains a block."""
         self._assigned: dict[tuple[int, str, Any], bool] = {}
@@ -155,7 +141,7 @@ class GraphBlocks(backend.Blocks):
             return
         step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
-        in_function = compat.eager_outside_functions()
+        in_function = tf.compat.v1.executing_eagerly_outside_functions()
         if in_function:
             self._find_idle(call.site_notes, graph)
         path = self.callers.inside(call.sites, in_session=not in_function)
@@ -190,9 +176,9 @@ class GraphBlocks(backend.Blocks):
         work = compat.updates_since(graph, call.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # first: a reader that finds the block must find these
-            effects.count(call, block.replica, self._ledger(block.replica), stamp, work)
+            effects.count(call, block.replica, self.counters.ledger(block.replica), stamp, work)
             work = compat.updates_since(graph, call.extra.start)
-        use = self._ledger(block.replica).count(block, root, stamp, work)
+        use = self.counters.ledger(block.replica).count(block, root, stamp, work)
         replica = block.replica
         part = Part(replica, block.step, lambda total_of: use.ran(total_of(replica, use.number)))
         with self.counters.lock:
@@ -246,7 +232,7 @@ class GraphBlocks(backend.Blocks):
         graph = call.place.graph
         if not isinstance(call, Apply) or graph is None:
             return
-        if not compat.eager_outside_functions():
+        if not tf.compat.v1.executing_eagerly_outside_functions():
             result = getattr(call.result, "op", call.result)
             own = [result] if hasattr(result, "_add_control_input") else []
             call.site_notes += [*compat.updates_since(graph, call.extra.start), *own]
@@ -316,11 +302,23 @@ class GraphBlocks(backend.Blocks):
         return True
 
     def _function_called(self) -> None:
-        """Note that a function with a counter is called in eager mode, and look now and then."""
+        """Note that a function with a counter is called in eager mode, and look now and then.
+
+        No journal may overflow between two looks, and training must not wait. Without loops, some
+        hundred calls are few rows. With loops, each call looks.
+        """
+        counters, collectors = self.counters, self._root.collectors
         try:
             self.threads.add(threading.get_ident())
-            self.counters.called()
-            collectors = self._root.collectors
+            counters.calls += 1
+            is_due = counters.repeats or counters.calls >= CALLS
+            if is_due and counters.lock.acquire(blocking=False):
+                try:
+                    for ledger in list(counters.ledgers.values()):
+                        ledger.look(_FULL)
+                    counters.calls = 0
+                finally:
+                    counters.lock.release()
             if perf_counter() >= collectors.throttle.due:
                 collectors.throttle.run(lambda: collectors.call("function_called"))
         except BaseException as error:
@@ -337,7 +335,7 @@ class GraphBlocks(backend.Blocks):
                     gradient = step.extra.gradient
                     after = [] if gradient is None else compat.made_of(gradient)
                     enclosing = self._asked(step.place.region, replica)
-                    stamp = self._ledger(replica).begin_step(enclosing, after)
+                    stamp = self.counters.ledger(replica).begin_step(enclosing, after)
             stamps[replica, flags] = stamp
         return stamps[replica, flags]
 
@@ -351,7 +349,4 @@ class GraphBlocks(backend.Blocks):
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
         ask = partial(self._enclosing_step, replica)
-        return self._ledger(replica).enclosing_step(region, ask, self._is_alone)
-
-    def _ledger(self, replica: int) -> Ledger:
-        return self.counters.ledger(replica, self._root.devices.get(replica, ""))
+        return self.counters.ledger(replica).enclosing_step(region, ask, self._is_alone)

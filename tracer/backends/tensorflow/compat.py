@@ -18,9 +18,7 @@ from tensorflow.core.function import trace_type
 from tensorflow.python.data.ops import structured_function
 from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
-from tensorflow.python.eager.polymorphic_function import (
-    saved_model_utils,
-)
+from tensorflow.python.eager.polymorphic_function import saved_model_utils
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import (
     control_flow_v2_func_graphs,
@@ -28,9 +26,7 @@ from tensorflow.python.ops import (
     script_ops,
 )
 from tensorflow.python.saved_model import save_context
-from tensorflow.python.trackable import data_structures
 
-from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_from
 from tracer.core.late_wrap import SESSION_GRAPH
 
@@ -38,9 +34,7 @@ EagerTensor = ops.EagerTensor
 Graph = ops.Graph
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
-eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
-as_trackable = data_structures.wrap_or_unwrap
 TrackableConstant = saved_model_utils.TrackableConstant
 unique_number = ops.uid
 
@@ -81,12 +75,10 @@ def replica_id() -> int | None:
     worker (`distribute/collective_all_reduce_strategy.py`).
     """
     replica = distribute_lib.get_replica_context()
-    if replica is None:
-        return None
-    number = replica._replica_id_in_sync_group
-    if not isinstance(number, int):
-        return 0
-    return int(replica.strategy.extended._get_local_replica_id(number))
+    number = None if replica is None else replica._replica_id_in_sync_group
+    if isinstance(number, int):
+        return int(replica.strategy.extended._get_local_replica_id(number))
+    return None if replica is None else 0
 
 
 def update_replica_id() -> int | None:
@@ -98,28 +90,6 @@ def update_replica_id() -> int | None:
     # `get_update_replica_id()`, which raises and catches an error outside an update.
     number = distribute_lib._update_replica_id.__dict__.get("current")
     return number if number is None or isinstance(number, int) else 0
-
-
-def surroundings() -> Surroundings:
-    """The current strategy and, from its cluster resolver, the worker of this process."""
-    strategy = distribute_lib.get_strategy()
-    # Use the public name: the class of MultiWorkerMirroredStrategy is CollectiveAllReduceStrategy.
-    names = getattr(type(strategy), "_tf_api_names", ()) or (type(strategy).__name__,)
-    name = names[0].rpartition(".")[2] if distribute_lib.has_strategy() else ""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return Surroundings(name, "", ())
-    jobs = resolver.cluster_spec().as_dict()
-    return Surroundings(
-        name,
-        f"{resolver.task_type}:{resolver.task_id or 0}",
-        tuple(
-            f"{job}:{index}"
-            for job in sorted(jobs)
-            if job in ("chief", "worker")
-            for index in range(len(jobs[job]))
-        ),
-    )
 
 
 def host_callback(function: Any) -> Any:
@@ -149,11 +119,9 @@ def ends_before(op: Any) -> list[Any] | None:
     """
     if op.type in _CONTROL_FLOW or runs_functions(op):
         return None
-    ends: list[Any] = []
-    for before in [*op.control_inputs, *(tensor.op for tensor in op.inputs)]:
-        outputs = before.outputs if runs_functions(before) else ()
-        ends += [tf.identity(output, name=_CALLBACK) for output in outputs] or [before]
-    return ends
+    before = [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    outputs = [output for each in before if runs_functions(each) for output in each.outputs]
+    return [*before, *(tf.identity(output, name=_CALLBACK) for output in outputs)]
 
 
 def call_before(function: Any, updates: Iterable[Any]) -> bool:

@@ -112,7 +112,7 @@ class Effects(EffectLogs):
 
     def hold(self, call: Step, index: int, variable: Any) -> None:
         """Read a variable before the step `call` changes it."""
-        if not compat.eager_outside_functions():
+        if not tf.compat.v1.executing_eagerly_outside_functions():
             self._note(
                 "effects are unknown in the graph of a Session: its variables are not compared"
             )

@@ -47,14 +47,6 @@ class Extra:
     """False for a step in the graph of a Session that no op can count."""
 
 
-def requested(step: Step, gradient: Any) -> None:
-    """Keep the first gradient of a step in a graph: its tensor, if it is in the graph."""
-    values = getattr(gradient, "values", gradient)  # of IndexedSlices
-    is_in_graph = isinstance(values, tf.Tensor) and not isinstance(values, compat.EagerTensor)
-    if step.extra.gradient is None and is_in_graph:
-        step.extra.gradient = values
-
-
 def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
     """Set the place, replica and parent of a new call.
 
@@ -76,17 +68,6 @@ def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> boo
         start = 0 if place is EAGER else place.graph.num_operations()
         call.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
     return is_own
-
-
-def eager_replica(replica: int) -> int | None:
-    """The replica that an apply method called in eager mode updates now; None while tracing.
-
-    `replica` is the replica of the step.
-    """
-    if not tf.executing_eagerly():
-        return None
-    number = compat.update_replica_id()
-    return replica if number is None else number
 
 
 def _replica_of(role: CallRole, top: Call | None, distributed: bool) -> int:

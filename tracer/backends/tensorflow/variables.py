@@ -44,7 +44,7 @@ class VariableTable(backend.Variables):
         (`core/function/capture/capture_container.py`); the handle of a closure variable is only
         captured.
         """
-        handle = _handle(variable)
+        handle = handle_of(variable)
         for around in compat.graphs_around(graph):
             is_input = any(tensor is handle for tensor in around.inputs)
             if is_input and not around.name.startswith(_TRACED_PER_VARIABLE):
@@ -118,12 +118,7 @@ def _shape(own: Any) -> tuple[int | None, ...]:
     return tuple(None if size is None else int(size) for size in shape)
 
 
-def device_of(variable: Any) -> str:
-    """The device of the copy of `variable` that the current replica updates."""
-    return str(getattr(_handle(variable), "device", "") or getattr(variable, "device", "") or "")
-
-
-def _handle(variable: Any) -> Any:
+def handle_of(variable: Any) -> Any:
     """The resource handle of a TensorFlow or Keras variable; None without one."""
     if not isinstance(variable, compat.ResourceVariable):
         variable = getattr(variable, "_value", variable)
@@ -137,11 +132,6 @@ def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's iterations; None if there are none yet or they cannot be read now."""
     count = value_of(getattr(optimizer, "_iterations", None), 1)
     return None if count is None else int(count)
-
-
-def is_restored(optimizer: Any) -> bool:
-    """True if a checkpoint has set the iterations, including when they are created after it."""
-    return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
 
 
 def value_of(variable: Any, most: int) -> Any:
