@@ -12,7 +12,7 @@ LIMITS = {
     "report": 16,
     "page": 18,
     "check that fails": 17,
-    "diff": 9,
+    "diff": 8,
     "assertion that fails": 44,
 }
 
