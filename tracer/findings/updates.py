@@ -1,6 +1,6 @@
 """Rules on updates: by which methods, of which variables, and their effect on the weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from tracer.findings.rule import (
     Case,
@@ -11,6 +11,8 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.counts import (
+    Counts,
+    Measure,
     counting,
     dense,
     effects,
@@ -29,7 +31,6 @@ from tracer.model.evidence import (
     SparseMissing,
 )
 from tracer.model.phrases import class_of, replica_noun
-from tracer.model.records import Block, Observation
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
 from tracer.model.words import KIND_WORDS, listed, plural, some, times
 
@@ -150,12 +151,13 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
-    seen, looked = _effects(summary, "not_finite"), _effects(summary, "compared")
+    compared, _, spoilt = effects
+    seen = [pattern for pattern in summary.patterns if pattern.total(spoilt)]
     if not seen:
         return
-    first = min(_first_step([effect]) for effect in seen)
-    beginning = _variables([effect for effect in seen if _first_step([effect]) == first])
-    from_the_start = first and first == _first_step(looked)
+    first = 0 if summary.step_unknown(spoilt) else _first_step(summary, spoilt)
+    from_the_start = first and first == _first_step(summary, compared)
+    begins = [each for each in seen if not first or _first_step(each, spoilt) == first]
     yield Case(
         f"{{which}} held NaN or infinity after {f'step {first:,}' if first else 'some steps'}"
         f"{', the first one observed, or earlier' if from_the_start else ''}.",
@@ -164,24 +166,21 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         else "Go back to an earlier checkpoint, and look at the data and the loss of that step "
         f"(log of 0, division by 0, overflow of float16): {summary.dialect.find_nan} stops where "
         "it begins. If gradients explode, clip them or lower the learning rate.",
-        variables=beginning,
+        variables=_all_of(begins),
         step=first or None,
-        names=names_of(summary, _variables(seen)),
+        names=names_of(summary, _all_of(seen)),
     )
 
 
-def _effects(summary: Summary, what: Observation) -> list[Block]:
-    """The steps with this observation."""
-    return [each for each in summary.effects if each.total and each.entries[0].role == what]
+def _all_of(patterns: Iterable[Pattern]) -> tuple[int, ...]:
+    """The variables of these patterns, in the order of the trace."""
+    return tuple(sorted(index for pattern in patterns for index in pattern.variables))
 
 
-def _variables(effects: Sequence[Block]) -> tuple[int, ...]:
-    return tuple(sorted({index for effect in effects for index in effect.entries[0].variables}))
-
-
-def _first_step(effects: Sequence[Block]) -> int:
-    """The first step of these effects; 0 if unknown."""
-    return min((run.first for effect in effects for run in effect.runs), default=0)
+def _first_step(counts: Counts, measure: Measure, replica: int | None = None) -> int:
+    """The first step that counts anything; 0 if there is none, or it is unknown."""
+    parts = counts.timeline(measure, replica=replica).parts()
+    return next((steps.first for steps, (number,) in parts if number), 0)
 
 
 MIN_UPDATES = 3
@@ -342,8 +341,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
         replica = max(pattern.replicas, key=lambda each: pattern.total(missing, each))
         number = pattern.total(missing, replica)
         if number and pattern.total(requests) and pattern.steps_known:
-            parts = pattern.timeline(missing, replica=replica).parts()
-            first = next(steps.first for steps, (none,) in parts if none)
+            first = _first_step(pattern, missing, replica)
             if not _silence(summary, pattern, replica):
                 yield Case(
                     f"{{which}} had no gradient (None) in {number:,} of "

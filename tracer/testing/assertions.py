@@ -15,6 +15,7 @@ from tracer.api import Recording, record, recording_of
 from tracer.check import expectation
 from tracer.check.expectation import METHODS, Expectation, Quantity, runs_for_all
 from tracer.errors import unknown_name
+from tracer.hooks.family import kind_to_trace
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.testing.objects import indices, names_of, targets_of, why_unknown
@@ -36,8 +37,6 @@ class Assertion:
 
     def __init__(self, optimizer: object, check: Check) -> None:
         if optimizer is not None:
-            from tracer.hooks.family import kind_to_trace
-
             kind_to_trace(optimizer)
         self._check = check
         self._block = record() if optimizer is None else recording_of(optimizer)
@@ -56,13 +55,11 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
-        __tracebackhide__ = True
         self._is_idle = False
         self._recording = self._block.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        __tracebackhide__ = True
         self._block.__exit__(*exception)
         if exception[0] is None and (message := self.check(self.trace)):
             raise AssertionError(message)
