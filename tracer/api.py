@@ -4,14 +4,13 @@ No framework is imported before `wrap` or `record` is called.
 """
 
 import warnings
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.core import collectors
-from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.errors import OptimizerWarning, is_mistake
+from tracer.evidence.collectors import COLLECTORS, evidence_on
 from tracer.hooks import recording, wrapping
 from tracer.hooks.recording import Recording as Recording, recording_of as recording_of
 from tracer.model.evidence import OverrideUnreached
@@ -30,13 +29,7 @@ _DEFECT = "override-unreached"
 """The code of the finding of which `wrap` warns, as nothing else can work."""
 
 
-def _collectors() -> Sequence[type[Collector]]:
-    from tracer.evidence.collectors import COLLECTORS
-
-    return COLLECTORS
-
-
-collectors.shared = _collectors
+collectors.shared = COLLECTORS
 
 
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
@@ -78,8 +71,6 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 def _defects(recorder: "Recorder") -> str:
     """Texts of findings on classes that cannot work, before anything has run."""
-    from tracer.evidence.collectors import evidence_on
-
     found = (own for each in recorder.optimizers.all for own in evidence_on(each.cls, each.kind))
     with suppress_faults():
         if any(isinstance(own, OverrideUnreached) for own in found):

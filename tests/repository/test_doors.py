@@ -13,7 +13,7 @@ LIMITS = {
     "page": 18,
     "check that fails": 17,
     "diff": 8,
-    "assertion that fails": 44,
+    "assertion that fails": 40,
 }
 
 CODE = """

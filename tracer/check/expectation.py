@@ -5,9 +5,9 @@ knows no objects of a program: only names, and rows of a trace. A failure has th
 differ, the report's rows of what was counted, and the findings on them.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from tracer.findings.rule import findings_on
@@ -97,10 +97,7 @@ def runs_for_all(trace: Trace, method: str | None) -> bool:
 
 
 def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]] | None:
-    """`got 3 in each of 8 steps`, and the optimizers concerned; None if the trace does not differ.
-
-    With several optimizers or replicas, those that differ are named.
-    """
+    """`got 3 in each of 8 steps`, and the optimizers concerned; None if nothing differs."""
     measure, summaries = _selection(trace, expected), summaries_of(trace)
     asked = expected.rows or frozenset()
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
@@ -112,16 +109,12 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
         return None if expected.holds(total) else (got, summaries)
     if not ran:
         return "but no step ran", summaries
-    places: dict[str, list[tuple[Summary, int]]] = defaultdict(list)
+    wrong: dict[str, list[Summary]] = {}
     for summary in summaries:
         for replica in summary.replicas:
-            places[_wrong(summary, replica, measure, expected)].append((summary, replica))
-    texts = []
-    for got, own in places.items():
-        names = listed([_name(*place, len(summaries)) for place in own], _MAX_NAMES)
-        texts += [f"{got} ({names})" if len(places) > 1 else got] if got else []
-    wrong = [summary for got, own in places.items() if got for summary, _ in own]
-    return ("; ".join(texts), wrong) if wrong else None
+            if got := _wrong(summary, replica, measure, expected):
+                wrong.setdefault(got, []).append(summary)
+    return ("; ".join(wrong), list(chain(*wrong.values()))) if wrong else None
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
@@ -168,14 +161,6 @@ def _spread(timeline: Timeline, is_meant: Callable[[int], bool]) -> str:
     if number == steps:
         where = f"{'each of ' if steps > 1 else ''}{some(steps, 'step')}"
     return f"{span((min(meant)[0], max(meant)[0]))} in {where}"
-
-
-def _name(summary: Summary, replica: int, optimizers: int) -> str:
-    """`adam#2 on replica 1`; without the optimizer or the replica if there is only one."""
-    names = [summary.optimizers[0].name] if optimizers > 1 else []
-    if len(summary.trace.replicas) > 1:
-        names.append(summary.trace.replicas[replica].label)
-    return shown(" on ".join(names))
 
 
 # Why the trace is not as expected.

@@ -79,8 +79,8 @@ class Collector:
         return ()
 
 
-shared: Callable[[], Sequence[type[Collector]]] = tuple
-"""Returns the collectors of every recorder; `tracer.api` sets it, as core imports no evidence."""
+shared: Sequence[type[Collector]] = ()
+"""The collectors of every recorder; `tracer.api` sets it, as core imports no evidence."""
 
 
 class Collectors:
@@ -93,7 +93,7 @@ class Collectors:
         self._root = root
         self.throttle = Throttle()
         """Decides which calls of functions reach the collectors; checked at each call."""
-        self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared())]
+        self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared)]
 
     def call(self, callback: str, *given: Any) -> list[Any]:
         """Call this method of each collector; returns their combined results, if any."""

@@ -39,8 +39,11 @@ class Recording(Holder):
     It holds the optimizers of the block, and notes those that cannot be traced.
     """
 
-    def __init__(self, *, effects: bool = False) -> None:
-        """If `effects`, the variables are compared before and after each step."""
+    def __init__(self, *, effects: bool = False, of_all: bool = False) -> None:
+        """If `effects`, the variables are compared before and after each step.
+
+        If `of_all`, it holds every optimizer, also those made later: see `begin`.
+        """
         super().__init__()
         self._effects = effects
         self._missed: set[str] = set()
@@ -50,8 +53,7 @@ class Recording(Holder):
         self._refused: list[ref[Any]] = []
         """The optimizers that cannot be traced."""
         self._end: Trace | None = None
-        self._is_open = False
-        """Whether it holds every optimizer, also those made later: see `begin`."""
+        self.of_all = of_all
 
     def trace(self) -> Trace:
         """The trace since the block began; after the block always the same trace.
@@ -122,7 +124,6 @@ class Recording(Holder):
 
     def begin(self) -> None:
         """Hold every living optimizer, each as the root of its nested optimizers."""
-        self._is_open = True
         families = []
         for backend in finders():
             self._unseen += backend.unseen()
@@ -143,7 +144,7 @@ class Recording(Holder):
             refused = {id(optimizer()) for optimizer in self._refused}
             self._missed = {
                 type(each).__name__
-                for backend in (finders() if self._is_open else ())
+                for backend in (finders() if self.of_all else ())
                 for each in backend.living()
                 if recorder_of(each) is None and id(each) not in refused
             }
@@ -159,7 +160,7 @@ class Recording(Holder):
 @contextmanager
 def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
-    recording = Recording(effects=effects)
+    recording = Recording(effects=effects, of_all=True)
     with _ending(recording):
         with lock:
             if not _active:
@@ -203,9 +204,10 @@ def _close(recording: Recording) -> None:
     if recording.ended and not recording.since and recording not in _active:
         return
     recording.hold_unused()
-    with lock:
-        _active[:] = [each for each in _active if each is not recording]
-        _listen()
+    if recording.of_all:
+        with lock:
+            _active[:] = [each for each in _active if each is not recording]
+            _listen()
     recording.end()
 
 
