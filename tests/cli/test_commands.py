@@ -126,6 +126,10 @@ OUTPUTS = {
         ),
     ],
     "check_incomplete": ["check", "incomplete.json", "--expect", "updates=2/step"],
+    "check_junit": [
+        *("check", "hostile_names.json", "--format", "junit"),
+        *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
+    ],
     "check_github": [
         *("check", "uneven_replicas.json", "-f", "github", "--findings", "error"),
         *("-e", "steps=10", "-e", "dense[dense/*]=1/step"),
@@ -145,6 +149,7 @@ STATUS = {
     "check": 1,
     "check_incomplete": 1,
     "check_findings": 1,
+    "check_junit": 1,
     "check_github": 1,
 }
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import msgspec
 
@@ -189,6 +190,21 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
 def _lines(reason: str) -> list[str]:
     """The printable lines of a reason; one empty line without a reason."""
     return [shown(line) for line in reason.split("\n")]
+
+
+def as_junit(verdicts: Sequence[Verdict]) -> str:
+    """One test suite with a test case for each expectation."""
+    numbers = len(verdicts), sum(bool(verdict.reason) for verdict in verdicts)
+    counts = dict(zip(("tests", "failures"), map(str, numbers), strict=True))
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(suites, "testsuite", counts, name="tracer check")
+    for verdict in verdicts:
+        name, lines = shown(verdict.text), _lines(verdict.reason)
+        case = ElementTree.SubElement(suite, "testcase", classname="tracer", name=name)
+        if verdict.reason:
+            ElementTree.SubElement(case, "failure", message=lines[0]).text = "\n".join(lines)
+    ElementTree.indent(suites)
+    return f"{ElementTree.tostring(suites, encoding='unicode')}\n"
 
 
 def as_github(verdicts: Sequence[Verdict]) -> str:

@@ -254,9 +254,9 @@ def diff(before: str, after: str) -> int:
     _argument(
         *("-f", "--format"),
         metavar="KIND",
-        choices=("text", "github"),
+        choices=("text", "junit", "github"),
         default="text",
-        help="for people, or annotations: %(choices)s",
+        help="for people, CI servers, or annotations: %(choices)s",
     ),
     _OUTPUT,
     examples="""\
