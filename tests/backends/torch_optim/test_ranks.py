@@ -57,8 +57,8 @@ def test_an_optimizer_that_is_split(ran: dict[str, Ran]) -> None:
     assert trace.count("updates", by=("variable",)) == {(v.name,): 5 for v in trace.variables}
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}  # those of the other are sent
     assert trace.complete and trace.findings() == []
-    (decay,) = (each for each in trace.data.rates if each.what == "decay")
-    assert len(decay.variables) == 4  # of the groups of both
+    (summary,) = summaries_of(trace)
+    assert "weight decay 0.1 on all 4 parameters" in " ".join(sentences_on(summary))  # of both
     for rank in (0, 1):  # the other one updates, and decays, what this one does not
         assert tracer.load(folder / f"rank-{rank}.json").findings() == []
 
