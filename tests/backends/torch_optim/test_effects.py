@@ -51,8 +51,13 @@ FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 DTYPES = (*FLOATING, torch.complex64, torch.complex128)
 
 
-def check_by_bytes() -> None:
-    """Train parameters of many types and shapes, and compare with their bytes."""
+@pytest.mark.parametrize("held_back", [False, True])
+def test_weights_of_many_types(held_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are compared, so a NaN that stays is unchanged.
+
+    Elsewhere than on the CPU, the answers of a step are read together.
+    """
+    monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: held_back)
     shapes = [(3, 2), (), (4,), (0,)]
     parameters = [parameter(dtype, shapes[n % 4]) for n, dtype in enumerate(DTYPES)]
     parameters.append(torch.nn.Parameter(torch.ones(4, 6).t()[::2]))  # not in the order of memory
@@ -67,17 +72,6 @@ def check_by_bytes() -> None:
     trace = tracer.trace_of(optimizer)
     assert truth.unchanged and truth.not_finite and trace.complete
     truth.agrees_with(trace)
-
-
-def test_weights_of_many_types() -> None:
-    """Bits are compared, so a NaN that stays is unchanged."""
-    check_by_bytes()
-
-
-def test_what_a_device_has_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere than on the CPU, the answers of a step are read together."""
-    monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: True)
-    check_by_bytes()
 
 
 def test_signs_of_zero_and_integers() -> None:

@@ -148,26 +148,6 @@ def test_a_parameter_that_takes_the_place_of_another() -> None:
     assert [trace.updates(variable=name) for name in names(trace)] == [1, 1, 1, 1]
 
 
-def test_the_report_is_in_the_words_of_pytorch() -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), lr=0.1))
-    scaler = torch.amp.GradScaler("cpu")
-    for step in range(4):
-        optimizer.zero_grad()
-        inputs = torch.full((1, 2), float("inf") if step == 0 else 1.0)
-        scaler.scale(model(inputs).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    trace = tracer.trace_of(optimizer)
-    assert trace.answer() == (
-        "Each of 3 steps made 2 updates: 6 updates in 4 steps, 1 of which updated nothing (skipped "
-        "by GradScaler). step and GradScaler.step were called 3 and 4 times."
-    )
-    (finding,) = trace.findings()
-    assert (finding.code, finding.severity) == ("steps-skipped", "info")
-    assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
-
-
 def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
     one, frozen = zeros(2)
     frozen.requires_grad_(False)

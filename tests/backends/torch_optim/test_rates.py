@@ -1,10 +1,8 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
 import copy
-from itertools import pairwise
 from typing import Any
 
-import pytest
 import torch
 
 import tracer
@@ -12,8 +10,6 @@ from tracer.model.evidence import Iterations
 from tracer.model.phrases import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
-
-# What is known of a rate.
 
 
 def step(model: Any, optimizer: Any, *schedules: Any) -> None:
@@ -28,29 +24,6 @@ def step(model: Any, optimizer: Any, *schedules: Any) -> None:
 def runs_of(trace: Any, what: str = "rate", group: int = 0) -> tuple[RateRun, ...]:
     rates = [each for each in trace.data.rates if (each.what, each.group) == (what, group)]
     return rates[0].runs if rates else ()
-
-
-@pytest.mark.parametrize(
-    ("rates", "turn"),
-    [
-        ([0.1] * 6, None),
-        ([0.1, 0.1, 0.1, 0.01, 0.01, 0.01], None),
-        ([0.1, 0.2, 0.3, 0.2, 0.1, 0.0], 0.3),
-        ([0.1, 0.1, 0.2, 0.3, 0.4, 0.4], None),
-        ([0.3, 0.2, 0.1, 0.3, 0.2, 0.1], None),
-        ([0.3, 0.2, 0.1, 0.2], 0.1),
-    ],
-)
-def test_a_run_is_what_the_steps_used(rates: list[float], turn: float | None) -> None:
-    model = torch.nn.Linear(3, 1)
-    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 1.0))
-    for rate in rates:
-        optimizer.param_groups[0]["lr"] = rate
-        step(model, optimizer)
-    trace = tracer.trace_of(optimizer)
-    changes = sum(one != other for one, other in pairwise(rates))
-    assert runs_of(trace) == (RateRun(1, len(rates), rates[0], rates[-1], changes + 1, turn),)
-    assert (f"({changes + 1} values)" in said(trace)) == bool(changes)
 
 
 def said(trace: Any) -> str:

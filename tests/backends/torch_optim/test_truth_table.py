@@ -420,21 +420,11 @@ class Own(torch.optim.Optimizer):  # type: ignore[misc]
             parameter.add_(1)
 
 
-def add_to_data(parameter: Any) -> None:
-    parameter.data.add_(1)
-
-
 def as_numpy(parameter: Any) -> Any:
     """Its memory as an array."""
     if parameter.is_cuda:
         pytest.skip("NumPy has no memory of a GPU")
     return parameter.detach().numpy()
-
-
-class ByHelper(Own):
-    def add(self, parameters: Any) -> None:
-        for parameter in parameters:
-            add_to_data(parameter)
 
 
 class ByNumPy(Own):
@@ -459,9 +449,9 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
     return Ran(optimizer, moves.by_step, requests=kinds, complete=complete)
 
 
-WRITING = (Own, ByHelper, ByNumPy)
+WRITING = (Own, ByNumPy)
 for each in WRITING:
-    exact = each is Own  # the others change no version: counted by gradient
+    exact = each is Own  # the other changes no version: counted by gradient
     way = partial(stepped, cls=each, given=True, complete=exact)
     ROWS[f"a step of its own, {each.__name__}"] = way
 ROWS["a step that makes its gradients"] = partial(stepped, cls=Own, given=False)
