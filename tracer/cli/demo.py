@@ -6,7 +6,6 @@ second training of the same kind that is not traced.
 
 import os
 from importlib import import_module, util
-from typing import Any
 from unittest import mock
 
 import tracer
@@ -23,13 +22,12 @@ def main() -> None:
     """
     if util.find_spec("tensorflow") is None:
         raise Mistake("the demo trains with TensorFlow: pip install tensorflow tf_keras")
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ.update(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
-    tf.config.set_visible_devices([], "GPU")
     optimizers = {f"Keras {keras.__version__.split('.')[0]}": keras.optimizers.Adam}
     if util.find_spec("tf_keras") is not None:
         optimizers["tf_keras"] = import_module("tf_keras").optimizers.legacy.Adam
@@ -50,7 +48,7 @@ def main() -> None:
     print("\nA mock sees Python calls: Python runs while a graph is traced, not when it runs.")
 
 
-def _train(optimizer: Any) -> None:
+def _train(optimizer: type) -> None:
     """Run `model.fit` with an embedding and two dense layers: 256 samples, twice, by 32."""
     import numpy as np
 

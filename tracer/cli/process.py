@@ -50,7 +50,7 @@ at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
 def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None:
     """Run a script, a folder or zip file with a `__main__.py`, or a module, as `__main__`.
 
-    Raises the program's exceptions. After `hide_frames`, tracebacks begin below this function.
+    Raises the program's exceptions; `_show` prints their tracebacks from below this function.
     """
     # Keep the replaced module alive: otherwise its globals would become None.
     run.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
@@ -78,17 +78,17 @@ def _set_path(first: str) -> None:
         sys.path[0] = first
 
 
-def hide_frames() -> None:
-    """Have Python print the exception that ends the program from the program's first frame on."""
-    hook = sys.excepthook
-
-    def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
-        while traceback is not None and traceback.tb_frame.f_code is not run.__code__:
-            traceback = traceback.tb_next
-        traceback = traceback and traceback.tb_next
-        hook(kind, error.with_traceback(traceback), traceback)
-
-    sys.excepthook = show
+def _show(
+    hook: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    traceback: TracebackType | None,
+) -> None:
+    """Show the exception that ended the program, from the program's first frame on."""
+    while traceback is not None and traceback.tb_frame.f_code is not run.__code__:
+        traceback = traceback.tb_next
+    traceback = traceback and traceback.tb_next
+    hook(kind, error.with_traceback(traceback), traceback)
 
 
 # The trace of a process.
@@ -337,7 +337,7 @@ def _run_in(process: Process, name: str, arguments: Sequence[str], *, module: bo
         run(name, arguments, module=module)
     except BaseException as error:
         process.note(error)
-        hide_frames()
+        sys.excepthook = partial(_show, sys.excepthook)
         raise
 
 

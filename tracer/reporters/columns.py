@@ -182,8 +182,9 @@ def part_of(
             raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
         said.append(f"{plural(len(steps), 'step')} {span((steps[0], steps[-1]))}")
     if replica is not None:
-        workers = [each.worker for each in data.replicas]
-        rows["replica"] = named("replica", replica, replica_ids(trace), workers)
+        rows["replica"] = named(
+            "replica", replica, replica_ids(trace), [each.worker for each in data.replicas]
+        )
         said.append(f"{replica_noun(trace)} {replica.removeprefix('rank:')}")
     meant = optimizers_meant(optimizer, data.optimizers) if optimizer is not None else ()
     return Part(
@@ -306,7 +307,9 @@ def _by_variable(summary: Summary) -> _Made:
     return [made[index] for index in summary.variables], below
 
 
-def _figures(summary: Summary, pattern: Pattern, unapplied: str) -> tuple[Any, str, str]:
+def _figures(
+    summary: Summary, pattern: Pattern, unapplied: str
+) -> tuple[dict[str, Figure], str, str]:
     """The values that the variables of a pattern share, with their note and level."""
     by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
     updates = pattern.total(measures.updates)

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import groupby, islice, starmap, zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -41,20 +41,17 @@ class Change(NamedTuple):
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 
 
-def _keys(variables: Sequence[Variable], ends: bool) -> dict[object, str]:
-    """The variables by a key that is equal in traces that number layers differently.
+def _alike(variables: Sequence[Variable], ends: bool) -> dict[object, list[str]]:
+    """The names of variables by what is equal in traces that number layers differently.
 
-    A key is the name without numbers, the shape, and the place among such variables. If `ends`, it
-    has only the last two parts of the name: Keras 2 has fewer parts than Keras 3.
+    That is the name without numbers, and the shape. If `ends`, it has only the last two parts of
+    the name: Keras 2 has fewer parts than Keras 3.
     """
-    keys: dict[object, str] = {}
-    places: Counter[object] = Counter()
+    names: dict[object, list[str]] = defaultdict(list)
     for variable in variables:
         parts = _NUMBER.sub("", variable.name).split("/")
-        alike = "/".join(parts[-2:] if ends else parts), variable.shape
-        keys[alike, places[alike]] = variable.name
-        places[alike] += 1
-    return keys
+        names["/".join(parts[-2:] if ends else parts), variable.shape].append(variable.name)
+    return names
 
 
 def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]:
@@ -62,10 +59,11 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
     old, new = ({each.name: each.name for each in trace.variables} for trace in (before, after))
     if not (old.keys() <= new.keys() or old.keys() >= new.keys()):  # else layers came or went
         ends = {each.kind for each in before.optimizers} != {e.kind for e in after.optimizers}
-        named = _keys(before.variables, ends)
-        for key, name in _keys(after.variables, ends).items():
-            if named.get(key, name) != name:
-                old[named[key]] = new[name] = f"{name} ({named[key]})"
+        earlier = _alike(before.variables, ends)
+        for key, names in _alike(after.variables, ends).items():
+            for name, first in zip(names, earlier[key], strict=False):
+                if name != first:
+                    old[first] = new[name] = f"{name} ({first})"
     return old, new
 
 
@@ -73,11 +71,12 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
 
 _Work = frozenset[tuple[int, tuple[Run, ...], int]]
 """How often and in which steps blocks ran, with the count of one execution."""
+_Step = tuple[str, int, int]
 
 
 def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str], _Work]:
     """What an optimizer did, by table and name; methods and variables on all replicas together."""
-    rows: dict[tuple[str, str], Counter[Any]] = defaultdict(Counter)
+    rows: dict[tuple[str, str], Counter[tuple[int, tuple[Run, ...]]]] = defaultdict(Counter)
     for block in counted(trace.data):
         if block.root != root:
             continue
@@ -127,9 +126,9 @@ def differences(before: Trace, after: Trace) -> list[Change]:
     return changes
 
 
-def _compared(*sides: _Work | None) -> tuple[Any, Any, list[tuple[str, int, int]]]:
+def _compared(*sides: _Work | None) -> tuple[int | None, int | None, list[_Step]]:
     """Return the totals, and the steps that differ, each with its counts."""
-    first, second = (side and sum(ran * n for ran, _, n in side) for side in sides)
+    first, second = (None if s is None else sum(ran * n for ran, _, n in s) for s in sides)
     if None in sides or sides[0] == sides[1]:
         return first, second, []
     old, new = ([(run, n) for _, runs, n in side or () for run in runs] for side in sides)

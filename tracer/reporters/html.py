@@ -23,17 +23,22 @@ from tracer.model.phrases import not_applied, reason, replica_noun, runs
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import first_true, some
 from tracer.reporters import columns
-from tracer.reporters.text import headline, in_all, question, sentences, warnings
+from tracer.reporters.text import (
+    MANY_OPTIMIZERS,
+    headline,
+    in_all,
+    question,
+    sentences,
+    warnings,
+)
 
 COLUMNS = 200  # of a heat map
 MAX_ROWS = 300  # of a heat map
-_MANY_OPTIMIZERS = 3  # more are closed at first
 _MAX_OPTIMIZERS = 50
 _MAX_ROWS = 500  # of each table, over all optimizers
 _MIN_ROWS = 30
 _MAX_CELLS = 8_000  # of the heat maps of all optimizers: about one megabyte
 _MAX_NOTES = 100
-_MAX_NAME = 150  # characters of the title
 
 
 Cell = tuple[int, int, str, str]
@@ -64,7 +69,7 @@ def render(trace: Trace) -> str:
     style = (files("tracer.reporters") / "templates/report.css").read_text(encoding="utf-8")
     return _template().render(
         trace=trace,
-        title=cut((ran or ["optimizer-tracer"])[0], _MAX_NAME, _MAX_NAME // 2),
+        title=cut((ran or ["optimizer-tracer"])[0], 150, 75),
         style=Markup(style),
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
@@ -73,7 +78,7 @@ def render(trace: Trace) -> str:
         warnings=warnings(trace),
         findings=findings(trace),
         most_notes=_MAX_NOTES,
-        many=len(summaries) > _MANY_OPTIMIZERS,
+        many=len(summaries) > MANY_OPTIMIZERS,
         optimizers=[
             (
                 summary,

@@ -41,7 +41,7 @@ from tracer.reporters.columns import ERROR, STYLES, WARNING, By
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a single table
-_MANY_OPTIMIZERS = 3
+MANY_OPTIMIZERS = 3  # more have a line each
 UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
 _INCOMPLETE = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
 _FINDINGS = "What looks wrong (tracer explain CODE tells more)"
@@ -65,7 +65,7 @@ def render(
     """
     width = max(20, width or 80)
     sections = columns.sections(trace, by, part)
-    many = len(sections) > _MANY_OPTIMIZERS and not part.text
+    many = len(sections) > MANY_OPTIMIZERS and not part.text
     lines = _head(trace, part, width, [summary for summary, _ in sections] if many else [])
     if many:
         lines += paragraph("(the report by variable has a table for each)", width, "  ", "dim")
