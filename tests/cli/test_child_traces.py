@@ -73,7 +73,7 @@ def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
     assert "No optimizer was traced" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("tracer: wrote traces/20")
     trace = tracer.load(tmp_path / "traces")
-    assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)
+    assert (trace.data.programs[0].command, trace.data.programs[0].status) == ("launch.py", 0)
 
 
 def test_each_run_has_a_folder(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_spawned_processes_are_traced(tmp_path: Path) -> None:
     trace = tracer.load(tmp_path / "traces")
     assert (trace.finished, trace.complete) == (True, True)
     assert steps_of(trace) == [3, 5]
-    assert [each.command for each in trace.programs] == ["launch.py"] * 3
+    assert [each.command for each in trace.data.programs] == ["launch.py"] * 3
 
 
 @pytest.mark.long
@@ -238,13 +238,13 @@ def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPTS, options=())
     assert done.returncode == 0, done.stderr
     trace = tracer.load(tmp_path / "traces")
-    found = {each.command: (each.status, each.error) for each in trace.programs}
+    found = {each.command: (each.status, each.error) for each in trace.data.programs}
     ended = {"launch.py": (0, ""), "train-7.py": (1, "KeyError: 'no data'")}
     unknown = dict.fromkeys(("train-6.py", "train-8.py"), (None, ""))
     assert {**found, **ended, **unknown} == found
     expected = {
         each.worker: 9 if each.command == "launch.py" else int(each.command[6])
-        for each in trace.programs
+        for each in trace.data.programs
         if each.command != "train-5.py"  # it became another one, and left what it had saved
     }
     counted = {worker: n for (worker,), n in trace.count("updates", by="worker").items()}

@@ -89,7 +89,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     traces.changed(trace, variables=renamed).save(folder / "renamed.json")
     fewer = tuple(
         each if each.step else replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
-        for each in trace.blocks
+        for each in trace.data.blocks
     )
     older = {"tensorflow": "2.15.0"}
     traces.changed(trace, blocks=fewer, environment=older).save(folder / "changed.json")

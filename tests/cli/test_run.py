@@ -163,7 +163,7 @@ def test_the_trace_knows_how_the_program_ended(
     traced = run([*TRACER, "end.py", "--epochs", "a b"], tmp_path)
     took = time.time() - begin
     trace = tracer.load(tmp_path / "tracer.json")
-    (program,) = trace.programs
+    (program,) = trace.data.programs
     assert (trace.finished, traced.stdout) == (True, "")
     assert (program.command, program.status) == ("end.py", status)
     assert program.error == error
@@ -274,7 +274,7 @@ def test_a_run_that_counted_nothing_replaces_an_earlier_trace(
     run([*TRACER, *arguments], tmp_path)
     trace = tracer.load(tmp_path / FILE)
     assert trace.complete and not trace.optimizers
-    (program,) = trace.programs
+    (program,) = trace.data.programs
     assert program.command == " ".join(each for each in arguments if each != "-q")
     assert program.status == ("none.py" not in arguments)
     checked = run(gate, tmp_path)

@@ -64,7 +64,7 @@ class Program:
 def steps_by_path(trace: Any) -> Counter[str]:
     """How often steps ran, by path, as it is told here."""
     told: Counter[str] = Counter()
-    for block in trace.blocks:
+    for block in trace.data.blocks:
         if block.step:
             told[path_of(trace, block.path)] += block.total
     return +told
@@ -377,7 +377,7 @@ def main():
 
 main()
 trace = tracer.trace_of(optimizer)
-for block in trace.blocks:
+for block in trace.data.blocks:
     lines = [trace.data.lines[index] for index in trace.data.paths[block.path]]
     words = [f"{line.file}:{line.number}" if line.file else line.function for line in lines]
     print(block.total, *words)

@@ -386,13 +386,13 @@ def check_paths(rig: Rig, trace: Any) -> None:
     assert all(each.path is not None for each in trace.data.calls if each.total)
     if rig.way not in WAYS.values():  # it is called by the test itself
         return
-    for path in {block.path for block in trace.blocks} - {None}:
+    for path in {block.path for block in trace.data.blocks} - {None}:
         lines = [trace.data.lines[index] for index in trace.data.paths[path]]
         graphs = [line.graph for line in lines]
         assert graphs in ([False], [False, True], [False, True, False], [True, False])
         assert rig.way.session or not lines[0].graph
         assert all(line.file.endswith("test_truth_table.py") for line in lines if not line.graph)
-    assert None not in {block.path for block in trace.blocks if block.total}
+    assert None not in {block.path for block in trace.data.blocks if block.total}
 
 
 def methods_of(rig: Rig, kind: str) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def trace(
         optimizers=tuple(optimizers) or made.optimizers,
         variables=tuple(variables),
         graphs=tuple(graphs),
-        environment={**made.environment, "strategy": strategy},
+        environment={**made.data.environment, "strategy": strategy},
     )
 
 
@@ -779,7 +779,7 @@ def test_one_is_singular() -> None:
     assert "): 1 step, " in render(once)
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
-    assert repr(alone) == "<Trace of adam: 1 step, 1 update>"
+    assert repr(alone) == "<Trace of 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds 1 step"):
         part_of(alone, step=range(2, 3))
 

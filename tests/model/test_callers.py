@@ -35,8 +35,8 @@ def test_the_counts_are_those_of_each_path() -> None:
         (FIRST, "tracing"): 4,
         (EAGER, "eager"): 6,
     }
-    blocks = [replace(each, path=None) for each in trace.blocks[:1]]
-    trace = traces.changed(trace, blocks=(*blocks, *trace.blocks[1:]))
+    blocks = [replace(each, path=None) for each in trace.data.blocks[:1]]
+    trace = traces.changed(trace, blocks=(*blocks, *trace.data.blocks[1:]))
     assert trace.count("updates", by="caller", replica=0)[None,] == 33
 
 

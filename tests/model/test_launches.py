@@ -52,7 +52,7 @@ PARENT = launches.here({}).key
         ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "a:1"),
         # What no launcher writes.
         ({"TF_CONFIG": "[1]", "MASTER_ADDR": "a"}, PARENT),
-        ({"TF_CONFIG": '{"cluster": {"worker": []}}', launches.CHILDREN: "{"}, PARENT),
+        ({"TF_CONFIG": '{"cluster": {"worker": []}}'}, PARENT),
         # One of them starts the others.
         ({**CHILDREN, **LOCAL}, f"{PARENT.split()[0]} 127.0.0.1:29500"),
         ({**CHILDREN, **TORCHRUN, **LOCAL}, PARENT),

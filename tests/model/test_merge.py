@@ -569,7 +569,7 @@ def test_processes_of_one_launch_are_trainings_of_their_own() -> None:
     assert trace.updates(worker="process:2") == trace.updates(optimizer="adam") == 4 * 2 * 2
     assert trace.updates(worker="process:3") == trace.updates(optimizer="adam#2") == 7 * 2 * 2
     assert (trace.complete, trace.notes) == (False, ("process:3: a step is missing",))
-    assert [each.worker for each in trace.programs] == ["", "process:2", "process:3"]
+    assert [each.worker for each in trace.data.programs] == ["", "process:2", "process:3"]
     report = io.StringIO()
     tracer.report(trace, file=report)
     assert (
@@ -580,7 +580,7 @@ def test_processes_of_one_launch_are_trainings_of_their_own() -> None:
 
 def test_the_only_training_of_a_launch_reads_as_if_it_had_been_alone() -> None:
     trace = merged(process(1.0), process(2.0, alone(4)))
-    assert (trace.workers, trace.complete, len(trace.programs)) == (("",), True, 2)
+    assert (trace.workers, trace.complete, len(trace.data.programs)) == (("",), True, 2)
 
 
 def test_the_workers_of_a_cluster_stay_one_training_beside_others() -> None:

@@ -274,7 +274,7 @@ def test_steps_are_numbered_from_1(trace: Trace) -> None:
 
 
 def test_a_trace_in_one_line(trace: Trace) -> None:
-    assert repr(trace) == "<Trace of Adam, SGD: 64 steps, 384 updates>"
+    assert repr(trace) == "<Trace of 64 steps, 384 updates>"
 
 
 # The variable itself.

@@ -68,7 +68,7 @@ def test_a_line_that_called_what_never_ran_says_so() -> None:
     data = traces.several_callers().data
     made = traces.never_ran()
     calls = tuple(replace(each, path=3) for each in made.data.calls)
-    blocks = tuple(replace(each, path=3) for each in made.blocks)
+    blocks = tuple(replace(each, path=3) for each in made.data.blocks)
     trace = traces.changed(made, calls=calls, blocks=blocks, lines=data.lines, paths=data.paths)
     rows = [line.split() for line in render(trace, "caller").splitlines()]
     assert ["traced", "from", "train.py:41", "main", "0", "0", "2", "never", "ran"] in rows

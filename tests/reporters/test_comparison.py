@@ -183,7 +183,7 @@ def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
         gan,
         optimizers=gan.optimizers[:1],
         variables=gan.variables[:2],
-        blocks=gan.blocks[:1],
+        blocks=gan.data.blocks[:1],
         calls=gan.data.calls[:1],
     )
     _, other = gan.optimizers

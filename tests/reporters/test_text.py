@@ -75,7 +75,7 @@ def test_processes_of_pytorch_are_ranks(by: By | None) -> None:
 def test_who_called_changes_no_other_table(name: str) -> None:
     """Blocks that differ in their path alone are told as one."""
     trace = traces.ALL[name]()
-    blocks = [part for each in trace.blocks for part in of_callers(each)]
+    blocks = [part for each in trace.data.blocks for part in of_callers(each)]
     data = msgspec.structs.replace(
         trace.data,
         blocks=tuple(blocks),
@@ -84,7 +84,7 @@ def test_who_called_changes_no_other_table(name: str) -> None:
         calls=tuple(msgspec.structs.replace(each, path=None) for each in trace.data.calls),
         graphs=tuple(msgspec.structs.replace(each, path=None) for each in trace.graphs),
     )
-    plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.blocks)))
+    plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.data.blocks)))
     assert render(Trace(data)) == render(Trace(plain))
 
 
@@ -187,7 +187,7 @@ def test_epochs_with_a_partial_batch_fold() -> None:
 
 def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     trace = traces.many_optimizers()
-    blocks = tuple(each for each in trace.blocks if each.root != 4)
+    blocks = tuple(each for each in trace.data.blocks if each.root != 4)
     text = render(traces.changed(trace, blocks=blocks), color=True)
     (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31m  Adam")]
     assert '"adam_4"' in fault
@@ -197,7 +197,7 @@ def test_an_optimizer_of_one_worker_names_it() -> None:
     one, other = of_workers(2), of_workers(2)
     parts = [(each.data, [None]) for each in (one, other)]
     both = Trace(combine(parts)[0])
-    first = [each for each in both.blocks if each.root != 0 or each.replica == 1]
+    first = [each for each in both.data.blocks if each.root != 0 or each.replica == 1]
     data = msgspec.structs.replace(both.data, blocks=tuple(first))
     assert ", in worker:1" in render(Trace(data))
 

@@ -242,7 +242,7 @@ class Autosave:
         if (other := tracefile.launch_of(path)) and other.saved and launches.is_running(other):
             path = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
         launch = trace.data.launch and replace(trace.data.launch, saved=time.time())
-        programs = tuple(replace(each, finished=finished) for each in trace.programs)
+        programs = tuple(replace(each, finished=finished) for each in trace.data.programs)
         tracefile.save(
             replace(trace.data, finished=finished, programs=programs, launch=launch), path
         )

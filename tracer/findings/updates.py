@@ -531,5 +531,5 @@ def densified(summary: Summary) -> Iterator[Case]:
 
 def _one_copy(summary: Summary) -> bool:
     """Whether a variable has one copy, or each rank updates a part and sends it to the others."""
-    strategy = summary.trace.environment.get("strategy", "")
+    strategy = summary.trace.data.environment.get("strategy", "")
     return summary.is_partitioned or any(name in strategy for name in _ONE_COPY)

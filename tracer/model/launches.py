@@ -89,9 +89,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Launch:
 
 def children_of(environment: Mapping[str, str] = os.environ) -> str:
     """The name of the folder of the `tracer run --children` that started this process, if any."""
-    with suppress(*_MALFORMED):
-        return Path(msgspec.json.decode(environment[CHILDREN])[0]).name
-    return ""
+    return Path(msgspec.json.decode(environment.get(CHILDREN, '[""]'))[0]).name
 
 
 def _key(environment: Mapping[str, str]) -> str:

@@ -84,8 +84,8 @@ _MAX_PROGRAMS = 3  # processes
 
 def has_ended(trace: Trace) -> bool:
     """Whether all programs of the trace ended without an error, so that nothing follows."""
-    well = all(each.status == 0 and not each.error for each in trace.programs)
-    return trace.finished and bool(trace.programs) and well
+    well = all(each.status == 0 and not each.error for each in trace.data.programs)
+    return trace.finished and bool(trace.data.programs) and well
 
 
 def endings(trace: Trace) -> list[str]:
@@ -95,12 +95,15 @@ def endings(trace: Trace) -> list[str]:
         worker = trace.replicas[replica].worker
         steps_of[worker] = max(steps_of[worker], steps)
     sentences = []
-    for program in trace.programs:
+    for program in trace.data.programs:
         how = first_true(
             (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
             (program.error, f"ended with {program.error}"),
             (program.status, f"ended with status {program.status}"),
-            (not program.finished and len(trace.programs) > 1, "had not ended when last saved"),
+            (
+                not program.finished and len(trace.data.programs) > 1,
+                "had not ended when last saved",
+            ),
         )
         steps, whose = steps_of[program.worker], f" of {program.worker}" if program.worker else ""
         after = f"after {some(steps, 'step')}" if steps else "before the first step"
@@ -113,12 +116,12 @@ def endings(trace: Trace) -> list[str]:
 
 def runs(trace: Trace) -> Iterator[str]:
     """Yield a sentence for each of the first processes: its command and when it began."""
-    for program in trace.programs[:_MAX_PROGRAMS]:
+    for program in trace.data.programs[:_MAX_PROGRAMS]:
         whose = f"{program.worker}: " if program.worker else ""
         began = datetime.fromtimestamp(program.started, timezone.utc)
         yield shown(f"{whose}{program.command}, on {began:%Y-%m-%d at %H:%M:%S} UTC")
-    if len(trace.programs) > _MAX_PROGRAMS:
-        yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
+    if len(trace.data.programs) > _MAX_PROGRAMS:
+        yield f"{len(trace.data.programs) - _MAX_PROGRAMS:,} more processes"
 
 
 # Why steps updated nothing.

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from msgspec import structs
 
-from tracer.errors import is_mistake, shown, unknown_name
+from tracer.errors import is_mistake, unknown_name
 from tracer.model.counts import (
     EXECUTIONS,
     ROLES,
@@ -43,7 +43,6 @@ from tracer.model.records import (
     Kind,
     Method,
     Optimizer,
-    Program,
     Replica,
     Role,
     TraceData,
@@ -117,19 +116,14 @@ class Trace:
     """The intercepted methods that were called."""
     replicas: tuple[Replica, ...] = _of_data("replicas")
     """The replicas that took part, by worker and id."""
-    blocks: tuple[Block, ...] = _of_data("blocks")
-    """Sites that always execute together: the body of a graph, or an eager step, on one replica."""
     graphs: tuple[Graph, ...] = _of_data("graphs")
     """A `Graph` for each function and signature that was traced, by replica."""
     """The first graph tracings, in the order in which they began."""
-    environment: Mapping[str, str] = _of_data("environment")
-    """The versions and the strategy of the run."""
     complete: bool = _of_data("complete")
     """False if the trace missed anything: `notes` have it, and any unknown effects."""
+
     finished: bool = _of_data("finished")
     """False if the run had not ended when `tracer run` wrote the file, or was killed."""
-    programs: tuple[Program, ...] = _of_data("programs")
-    """The processes that ran under `tracer run`, and how they ended."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -285,8 +279,8 @@ class Trace:
         if by is None:
             return self._total(what, **filters)
         names = (by,) if isinstance(by, str) else tuple(by)
-        known = {*get_args(SplitBy)} - {"step" if what == "calls" else "context"}
-        known = set(_FILTERS[what]) if what in OBSERVATIONS else known
+        every = {*get_args(SplitBy)} - {"step" if what == "calls" else "context"}
+        known = {*_FILTERS[what]} if what in OBSERVATIONS else every
         for name in names:
             if name not in known:
                 raise unknown_name(f"key to split {what} by:", name, sorted(known))
@@ -321,10 +315,8 @@ class Trace:
         return ((first, last, n) for first, last, (n,) in timeline.spans())
 
     def __repr__(self) -> str:
-        names = ", ".join(shown(optimizer.name) for optimizer in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
-        counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
-        return f"<{type(self).__name__} of {names}: {counts}{state}>"
+        return f"<Trace of {some(self.steps, 'step')}, {some(self.updates(), 'update')}{state}>"
 
     # Implementation.
 
@@ -365,7 +357,7 @@ _KEYS = {"worker": "replica", "caller": "path"}
 
 def has_all_workers(trace: Trace) -> bool:
     """Whether all workers of the cluster, and so all shards, are in the trace."""
-    cluster = trace.environment.get("cluster", "")
+    cluster = trace.data.environment.get("cluster", "")
     return not cluster or {*cluster.split(", ")} <= {*trace.workers}
 
 
@@ -424,7 +416,7 @@ class Summary(Counts):
         """The root, then its nested optimizers."""
         self.dialect = dialect_of(trace.data, self.optimizers)
         """The terms of these optimizers' framework."""
-        self.blocks = [block for block in trace.blocks if block.root == root]
+        self.blocks = [block for block in trace.data.blocks if block.root == root]
         self.effects = [effect for effect in trace.data.effects if effect.root == root]
         """What steps did to the variables; empty if effects were not requested."""
         self.not_updated = [row for row in trace.data.not_updated if row.root == root]
@@ -438,9 +430,9 @@ class Summary(Counts):
     @cached_property
     def workers(self) -> dict[str, list[int]]:
         """The replicas of each worker."""
-        replicas: dict[str, list[int]] = {}
+        replicas = defaultdict[str, list[int]](list)
         for index in self.replicas:
-            replicas.setdefault(self.trace.replicas[index].worker, []).append(index)
+            replicas[self.trace.replicas[index].worker].append(index)
         return replicas
 
     @property

@@ -99,7 +99,7 @@ def file_name(trace: Trace) -> str:
 
 def is_one_of_several(trace: Trace) -> bool:
     """True for the trace of one of several workers."""
-    return ", " in trace.environment.get("cluster", "")
+    return ", " in trace.data.environment.get("cluster", "")
 
 
 def file_in(folder: Path, trace: Trace) -> Path:

@@ -133,11 +133,11 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
         "rows": part.text,
         "complete": trace.complete,
         "finished": trace.finished,
-        "programs": msgspec.to_builtins(trace.programs),
+        "programs": msgspec.to_builtins(trace.data.programs),
         "ended": endings(trace),
         "notes": list(trace.notes),
         "findings": msgspec.to_builtins(findings(trace)),
-        "environment": dict(trace.environment),
+        "environment": dict(trace.data.environment),
         "optimizers": [
             {
                 "name": summary.optimizers[0].name,

@@ -168,9 +168,9 @@ def headline(summary: Summary) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace, passed, replicas = summary.trace, summary.passed, len(summary.replicas)
     root, *nested = summary.optimizers
-    copy, strategy = replica_noun(trace), trace.environment.get("strategy")
+    copy, strategy = replica_noun(trace), trace.data.environment.get("strategy")
     line, brand = program_lines(trace).get(summary.root), KIND_WORDS[root.kind].brand or root.kind
-    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
+    keras2 = "tf_keras" if "tf_keras" in trace.data.environment else "Keras 2"
     shards = max((trace.variables[index].shards for index in passed), default=1)
     of = "" if passed == summary.variables else f"{len(passed):,} of "
     named = len(summaries_of(trace)) > 1 and root.name != class_of(root)

@@ -94,7 +94,7 @@ def test_an_update_outside_of_every_step() -> None:
     trace = tracer.trace_of(optimizer)
     assert float(value[0, 0]) == trace.updates() == 3
     assert trace.steps == 0
-    assert trace.blocks[-1].outside
+    assert trace.data.blocks[-1].outside
 
 
 def test_a_reading_waits_for_what_runs() -> None:

@@ -39,7 +39,7 @@ def test_ranks_are_workers(folder: Path, name: str) -> None:
         for part in ("kernel", "bias"):
             assert trace.updates(variable=f"*/{name}/{part}", worker=rank) == 5
     assert trace.updates() == 2 * 2 * 5
-    assert "torch.distributed (gloo)" in trace.environment["strategy"]
+    assert "torch.distributed (gloo)" in trace.data.environment["strategy"]
 
 
 def test_a_rank_without_a_trace_is_said(folder: Path) -> None:
