@@ -11,6 +11,7 @@ from support import traces
 from support.cost import at_most
 from support.traces import block, step, update
 
+from tracer.errors import Mistake
 from tracer.model.counts import updates
 from tracer.model.timeline import Run, Steps, Timeline, Values, fold, union
 from tracer.model.trace import summaries_of
@@ -153,3 +154,11 @@ def test_steps_cost_as_much_as_their_changes(
         timeline = Timeline(weighted, steps, 1)
         assert len(timeline.stretches) <= most
     assert timeline.spread.total() == steps
+
+
+def test_steps_without_an_order_are_refused() -> None:
+    """As a damaged file may have them: each step is said to be different, 10^15 times."""
+    every = [(Run(1, stride, 10**15), (1,)) for stride in (2, 3, 5, 7, 11, 13, 17, 19, 23)]
+    assert len(Timeline(every[:3], 3 * 10**14, 1).stretches) == 1  # a turn has 30 steps
+    with pytest.raises(Mistake, match="the trace is too irregular"):
+        Timeline(every, 10**15, 1)

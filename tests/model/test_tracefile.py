@@ -188,7 +188,13 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("calls.0", {}, "Object missing required field `root` - at `$.calls[0]`"),
         ("blocks.0.total", -1, "Expected `int` >= 0 - at `$.blocks[0].total`"),
         *((f"blocks.0.runs.0.{at}", 0, "Expected `int` >= 1") for at in range(4)),
-        ("blocks.0.entries.1.method", -1, "Expected `int` >= 0"),
+        *(
+            (f"blocks.0.{field}", index, reason)
+            for field, size in (("root", 1), ("replica", 2), ("path", 0), ("entries.1.method", 2))
+            for index, reason in ((-1, "Expected `int"), (size, "tuple index out of range"))
+        ),
+        ("calls.0.entries.0.variables", [0, 2], "tuple index out of range"),
+        ("paths", [[0]], "tuple index out of range"),
     ],
 )
 def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: str) -> None:
@@ -200,6 +206,12 @@ def test_a_file_that_ends_at_any_byte_is_truncated(path: Path) -> None:
     for length in range(0, len(content) - 2, 7):  # the line feed at the end is not needed
         path.write_bytes(content[:length])
         assert refusal(path).endswith("truncated"), length
+
+
+def test_a_checkpoint_is_not_read_to_see_that_it_is_no_trace(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert not tracefile.is_trace(path) and tracefile.is_other(path)
 
 
 # What a file from a stranger can do: nothing but be read.

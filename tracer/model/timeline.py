@@ -19,6 +19,8 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
+from tracer.errors import Mistake
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -112,6 +114,7 @@ Phase = tuple[int, int]
 """The steps that leave this rest by this stride."""
 
 _MAX_CYCLE = 8  # parts that are found to repeat; each is a row of a report
+_MAX_STEPS = 5_000_000  # written out: no training is so irregular, but a file may say so
 _MIN_TURNS = 3  # fewer turns than this are clearer written out
 _MIN_REGULAR = 16  # steps at equal distances: fewer may be chance, and cost little
 _first, _second = operator.itemgetter(0), operator.itemgetter(1)
@@ -253,6 +256,8 @@ def _pieces(
 
 def _parts(low: int, high: int, nothing: Values, active: Mapping[Phase, Values]) -> Iterator[Part]:
     """Yield the same steps; those of a phase with a stride one by one."""
+    if sum((high - low) // stride for _, stride in active if stride > 1) > _MAX_STEPS:
+        raise Mistake("the trace is too irregular: its steps have no order")
     always = active.get((0, 1), nothing)
     rows: dict[int, Values] = {}
     for (rest, stride), more in active.items():

@@ -16,7 +16,7 @@ The fields are explained in `tracer.model.records`. A run is `[first, stride, co
 million regular steps take as much space as ten. The `parts` of a merged trace are the traces that
 it was made of.
 
-No index or count is negative.
+A reader may rely on this: every index is inside its table, and no index or count is negative.
 
 Fields that a reader may ignore can be added without a new version; readers skip unknown fields. Any
 other change needs a new version, and `decode` refuses other versions than its own.
@@ -26,6 +26,7 @@ import os
 import re
 import secrets
 import stat
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ from msgspec.structs import asdict, replace
 from tracer.errors import MergeError, TraceFileError, near_file
 from tracer.model import launches
 from tracer.model.merge import merge
-from tracer.model.records import Launch, Note, TraceData
+from tracer.model.records import Launch, Note, TraceData, with_indices
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
@@ -76,13 +77,28 @@ def decode(content: bytes) -> TraceData:
                 f"has version {header.version!r} of the format, and this tracer reads {VERSION}: "
                 "run the program again, or update tracer"
             )
-        return msgspec.json.decode(content, type=TraceData)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        data = msgspec.json.decode(content, type=TraceData)
+        for part in (data, *data.parts):
+            _check(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise ValueError(f"is not a trace file, or damaged: {error}") from error
+    return data
+
+
+def _check(data: TraceData) -> None:
+    """Raise `IndexError` for an index of no record."""
+    tables = {name: own for name, own in asdict(data).items() if isinstance(own, tuple)}
+    change: dict[str, Any] = {name: own.__getitem__ for name, own in tables.items()}
+    change["variables"] = lambda indices: [data.variables[index] for index in indices]
+    for records in tables.values():
+        deque(with_indices(records, change), maxlen=0)
+    for number in range(len(data.paths)):
+        data.lines_of(number)
 
 
 # Files.
 
+_BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
@@ -115,9 +131,13 @@ def _plain(text: str) -> str:
 
 def _header(path: Path) -> _Header:
     """The header of a trace file; an empty one for other content, a folder, or a pipe."""
-    with suppress(OSError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
-        if path.is_file():  # reading a pipe would consume it
-            return msgspec.json.decode(path.read_bytes(), type=_Header)
+    if not path.is_file():  # reading a pipe would consume it
+        return _Header()
+    errors = OSError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError
+    with suppress(*errors), path.open("rb") as file:
+        begin = file.read(100)
+        if _BEGIN.match(begin):  # else it may be larger than the memory
+            return msgspec.json.decode(begin + file.read(), type=_Header)
     return _Header()
 
 
