@@ -147,7 +147,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
         paths=((0, 1),),
         programs=(Program(bad, 1_790_000_000.0, 3.0, "", 0),),
     )
-    (one,) = dirty.blocks
+    (one,) = dirty.data.blocks
     page = html.render(traces.changed(dirty, blocks=(replace(one, path=0),)))
     assert page.count("alert(1)") > 8 and "49" not in page and "\u2028" not in page
     tags = Tags(page)
