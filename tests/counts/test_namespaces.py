@@ -14,26 +14,12 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "namespace_optimizers.py"
 NAMES = {"Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD"}
 """The optimizers that every Keras has."""
 
+NO_LEGACY = pytest.mark.skipif(keras3 is not None, reason="Keras 3 refuses keras.optimizers.legacy")
 CELLS = [
-    pytest.param("0", "optimizers", id="optimizers", marks=pytest.mark.long),
-    pytest.param(
-        "0",
-        "optimizers.legacy",
-        marks=[
-            pytest.mark.long,
-            pytest.mark.skipif(
-                keras3 is not None, reason="Keras 3 refuses keras.optimizers.legacy itself"
-            ),
-        ],
-        id="optimizers.legacy",
-    ),
-    pytest.param("1", "optimizers", id="TF_USE_LEGACY_KERAS-optimizers", marks=pytest.mark.sweep),
-    pytest.param(
-        "1",
-        "optimizers.legacy",
-        id="TF_USE_LEGACY_KERAS-optimizers.legacy",
-        marks=pytest.mark.sweep,
-    ),
+    pytest.param("0", "optimizers", marks=pytest.mark.long),
+    pytest.param("0", "optimizers.legacy", marks=[pytest.mark.long, NO_LEGACY]),
+    pytest.param("1", "optimizers", marks=pytest.mark.sweep),
+    pytest.param("1", "optimizers.legacy", marks=pytest.mark.sweep),
 ]
 
 

@@ -4,13 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import slurm
 from support.cluster import free_ports
 
 import tracer
@@ -23,7 +21,6 @@ RUN = (sys.executable, "-m", "tracer", "run", "-q")
 FOLLOW = (*RUN, "--children")
 ELASTIC = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MPI = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2")
-SRUN = ("srun", "--overcommit", "-n", "2")
 ACCELERATE = (
     *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
     *("--main_process_port", "0"),  # else it is 29500, which others on the machine may use
@@ -40,40 +37,26 @@ ODOMETERS = {"rank:0": 5, "rank:1": 4}  # each 2nd batch, each 3rd batch: the we
 SWEEP = pytest.mark.sweep
 """For launchers that come from elsewhere, where PyTorch alone takes up to a minute to end its
 ranks, and where another way starts the same processes: `nox -s trainers` runs these tests."""
-LAUNCHER = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
 
 
 def weekly(*command: str) -> Any:
     return pytest.param(command, marks=SWEEP)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """A cluster of Slurm, as what `srun` needs in its environment."""
-    if not slurm.is_installed():
-        pytest.skip("Slurm is not installed, or this user may not start it")
-    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as environment:
-        yield environment
-
-
-def launched(
-    folder: Path, request: pytest.FixtureRequest, *command: str
-) -> tuple[int, tracer.Trace]:
+def launched(folder: Path, *command: str) -> tuple[int, tracer.Trace]:
     """The exit status of a command, after `train.py` in which a free port is put, and its trace."""
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed")
     packages = {word.partition(".")[0] for word in command} & {"accelerate", "lightning", "ray"}
     if missing := [each for each in packages if not find_spec(each)]:
         pytest.skip(f"{missing[0]} is not installed")
-    more = request.getfixturevalue("cluster") if "srun" in command else {}
     shutil.copy(PROGRAM, folder / "train.py")
-    (folder / "launch.py").write_text(LAUNCHER)
     (port,) = free_ports(1)
     name = command.index("train.py") + 1
     done = subprocess.run(
         [*command[:name], str(port), *command[name:]],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **more},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -91,8 +74,6 @@ def launched(
         weekly(sys.executable, "train.py", "spawn", "recorded"),
         weekly(sys.executable, *ACCELERATE, *RUN[1:], "train.py"),
         weekly(*MPI, *RUN, "train.py"),
-        weekly(*SRUN, *RUN, "train.py"),
-        weekly(*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"),
         weekly(*FOLLOW, "train.py", "lightning"),
         weekly(sys.executable, *ELASTIC, *RUN[1:], "train.py", "lightning"),
         weekly(sys.executable, "train.py", "ray", "recorded"),
@@ -104,18 +85,14 @@ def launched(
         "recorded in spawn",
         "inside accelerate",
         "inside mpirun",
-        "inside srun",
-        "around srun",
         "around lightning",
         "lightning inside torchrun",
         "recorded in ray",
     ],
 )
-def test_each_launcher(
-    command: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_each_launcher(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
-    status, trace = launched(tmp_path, request, *command)
+    status, trace = launched(tmp_path, *command)
     assert status == 0
     assert trace.complete and trace.finished
     assert trace.count("updates", by=("worker", "optimizer", "variable")) == {
@@ -137,18 +114,16 @@ def test_each_launcher(
         ((*FOLLOW, "train.py", "lightning"), "3"),
         ((*FOLLOW, "train.py", "ray"), "3"),
         ((*MPI, *RUN, "train.py"), "0"),
-        ((*SRUN, *RUN, "train.py"), "3"),
-        ((*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"), "3"),
     ],
-    ids=["torchrun", "accelerate", "spawn", "lightning", "ray", "mpirun", "srun", "around srun"],
+    ids=["torchrun", "accelerate", "spawn", "lightning", "ray", "mpirun"],
 )
 def test_a_rank_that_is_killed_is_named(
-    command: tuple[str, ...], step: str, tmp_path: Path, request: pytest.FixtureRequest
+    command: tuple[str, ...], step: str, tmp_path: Path
 ) -> None:
     """Whether the launcher ends the other rank, or that one raises."""
     name = command.index("train.py") + 1
     words = (*command[:name], step, "dies", *command[name:])
-    status, trace = launched(tmp_path, request, *words)
+    status, trace = launched(tmp_path, *words)
     assert status and not trace.finished
     # Other ranks may have saved before it, and ended with an error.
     (named,) = (each for each in endings(trace) if "rank:1" in each)
@@ -159,22 +134,20 @@ def test_a_rank_that_is_killed_is_named(
 
 
 @SWEEP
-def test_a_rank_that_raises_is_named(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_rank_that_raises_is_named(tmp_path: Path) -> None:
     command = (sys.executable, *ELASTIC, *RUN[1:], "train.py", "3", "raises")
-    status, trace = launched(tmp_path, request, *command)
+    status, trace = launched(tmp_path, *command)
     assert status
     said = "\n".join(endings(trace))
     assert "The program of rank:1 ended with ValueError: no data, " in said and "rank:0" in said
 
 
 @SWEEP
-def test_a_rank_that_starts_again_replaces_its_first_trace(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_rank_that_starts_again_replaces_its_first_trace(tmp_path: Path) -> None:
     """The ranks train apart: PyTorch 2.13 may hang where it makes a group of gloo again."""
     restarts = (*ELASTIC, "--max-restarts", "1")
     command = (sys.executable, *restarts, *RUN[1:], "train.py", "3", "dies once", "apart")
-    status, trace = launched(tmp_path, request, *command)
+    status, trace = launched(tmp_path, *command)
     assert status == 0 and trace.complete and trace.finished
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 61, ("rank:1",): 60}
     assert len(list((tmp_path / "traces").rglob("*.json"))) == 2
