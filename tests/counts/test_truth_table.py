@@ -709,50 +709,49 @@ def session_of(rig: Rig) -> Iterator[Any]:
         yield rig.session
 
 
-@way("session", session=True)
-@way("session, reference variables", session=True, reference=True)
-def session_run(rig: Rig) -> None:
+def run_in_session(rig: Rig, build: Callable[[], Any]) -> None:
+    """Build a train op in the graph of the cell, and run it four times."""
     with graph_of(rig):
-        train = rig.apply()
+        train = build()
         with session_of(rig) as session:
             for _ in range(4):
                 session.run(train)
                 rig.did(ALL)
 
 
+@way("session", session=True)
+@way("session, reference variables", session=True, reference=True)
+def session_run(rig: Rig) -> None:
+    run_in_session(rig, rig.apply)
+
+
 @way("session, global step", session=True)
 def session_global_step(rig: Rig) -> None:
-    with graph_of(rig):
+    def build() -> Any:
         count = v1.train.get_or_create_global_step()
-        train = rig.optimizer.apply_gradients(gradients(rig.variables), global_step=count)
-        with session_of(rig) as session:
-            for steps in range(1, 5):
-                session.run(train)
-                rig.did(ALL)
-                assert session.run(count) == steps, "the global step"
+        return rig.optimizer.apply_gradients(gradients(rig.variables), global_step=count)
+
+    run_in_session(rig, build)
 
 
 @way("session, minimize", session=True)
 def session_minimize(rig: Rig) -> None:
-    with graph_of(rig):
+    def build() -> Any:
         variables = list(rig.variables.values())
-        train = rig.optimizer.minimize(loss(variables), var_list=variables)
-        with session_of(rig) as session:
-            for _ in range(3):
-                session.run(train)
-                rig.did(ALL)
+        return rig.optimizer.minimize(loss(variables), var_list=variables)
+
+    run_in_session(rig, build)
 
 
 @way("session, get_updates", session=True)
 def session_get_updates(rig: Rig) -> None:
     """How Keras trained in graph mode, with an optimizer of the legacy kind."""
-    with graph_of(rig):
+
+    def build() -> Any:
         variables = list(rig.variables.values())
-        train = rig.optimizer.get_updates(loss(variables), variables)
-        with session_of(rig) as session:
-            for _ in range(3):
-                session.run(train)
-                rig.did(ALL)
+        return rig.optimizer.get_updates(loss(variables), variables)
+
+    run_in_session(rig, build)
 
 
 @way("session, two train ops", session=True)

@@ -24,7 +24,6 @@ FULL = (
     ("graph_tracings", "legacy", 10_000),
     ("graph_tracings", "keras2", 10_000),
     ("graph_tracings", "v1", 10_000),
-    ("calls_of_a_function", "legacy", 100_000),
 )
 
 
@@ -39,15 +38,6 @@ def steps_in_one_loop(step: Callable[[], None], number: int) -> None:
     tf.function(train)(tf.constant(number))
 
 
-def calls_of_a_function(step: Callable[[], None], number: int) -> None:
-    """So many calls of one function that has one step."""
-    import tensorflow as tf
-
-    function = tf.function(step, autograph=False)
-    for _ in range(number):
-        function()
-
-
 def graph_tracings(step: Callable[[], None], number: int) -> None:
     """So many functions, each traced, run once and dropped, as are their graphs."""
     import tensorflow as tf
@@ -59,7 +49,7 @@ def graph_tracings(step: Callable[[], None], number: int) -> None:
             gc.collect()
 
 
-RUNS = {each.__name__: each for each in (steps_in_one_loop, calls_of_a_function, graph_tracings)}
+RUNS = {each.__name__: each for each in (steps_in_one_loop, graph_tracings)}
 
 
 def figures_of(what: str, kind: str, number: int, traced: bool) -> dict[str, Any]:

@@ -98,32 +98,6 @@ def minimize(optimizer, loss, of):
     return value
 
 
-# fit, as most people train.
-
-
-@add
-def train_on_batch_of_growing_size(k):
-    model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse")
-    for size in (4, 4, 8, 8, 16, 16, 16, 16):
-        model.train_on_batch(*data(size))
-
-
-# Callbacks.
-
-
-@add
-def callback_that_freezes_in_eager_mode(k):
-    class Freeze(k.keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                self.model.layers[0].trainable = False
-
-    model = k.mlp(4, 4, 1)
-    model.compile(k.sgd(), "mse", run_eagerly=True)
-    model.fit(*data(), batch_size=8, epochs=3, callbacks=[Freeze()], verbose=0)
-
-
 # Loops of one's own.
 
 
@@ -215,19 +189,6 @@ def adversarial_pair_that_freezes_in_the_step(k):
 
 
 @add
-def two_tasks_with_one_encoder(k):
-    encoder = k.layers.Dense(3, activation="relu")
-    tasks = []
-    for _ in range(2):
-        model = k.keras.Sequential([k.layers.Input((4,)), encoder, k.layers.Dense(1)])
-        model.compile(k.adam(), "mse")
-        tasks.append(model)
-    for x, y in batches():
-        for model in tasks:
-            model.train_on_batch(x, y)
-
-
-@add
 def frozen_for_a_look_and_back(k):
     model = k.mlp(4, 1)
     model.compile(k.sgd(), "mse")
@@ -291,28 +252,6 @@ def loss_that_is_scaled_by_hand(k):
 def scale_that_is_too_high_at_first(k):
     optimizer = k.optimizers.LossScaleOptimizer(k.sgd(), initial_scale=2.0**126)
     fit(k.mlp(4, 1), optimizer, n=64, batch_size=4)
-
-
-# Interruptions.
-
-
-@add
-def fit_that_an_error_in_the_data_ends(k):
-    def broken():
-        yield data(8)
-        yield data(8)
-        raise RuntimeError("no more data")
-
-    spec = (tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1)))
-    dataset = tf.data.Dataset.from_generator(broken, output_signature=spec)
-    model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse")
-    try:
-        model.fit(dataset, epochs=1, verbose=0)
-    except tf.errors.OpError:
-        pass
-    else:
-        raise AssertionError("the data is whole")
 
 
 @add(quick=True)

@@ -33,6 +33,6 @@ def test_what_xla_makes_of_0_times_nan() -> None:
         assert check(program)["complete, with steps"] == 2
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 150), marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 60), marks=pytest.mark.sweep)])
 def test_nothing_is_said_of_healthy_programs(seeds: range) -> None:
     assert not [found for seed in seeds if (found := healthy_optax.check(seed))]
