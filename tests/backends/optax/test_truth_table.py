@@ -195,19 +195,6 @@ def around_multi_steps() -> Ran:
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=one_in_each_step(inner))
 
 
-class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
-    """One of the program's own, with the state of its base class."""
-
-    def update(self, updates: Any, state: Any, params: Any = None, **more: Any) -> Any:
-        updates, state = super().update(updates, state, params, **more)
-        return jax.tree.map(lambda each: jnp.maximum(each, 1.0), updates), state
-
-
-def subclass_of_multi_steps() -> Ran:
-    inner = OneInEachStep(odometer(), 4)
-    return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
-
-
 def both() -> Ran:
     """Accumulation inside of a guard: steps that are not finite do not count for the group."""
     tx = optax.chain(optax.identity(), optax.apply_if_finite(optax.MultiSteps(odometer(), 2), 9))
@@ -253,7 +240,6 @@ FREEZING: dict[str, Callable[[], Any]] = {
     "masked": lambda: optax.chain(odometer(), optax.masked(optax.set_to_zero(), lambda _: FROZEN)),
     "freeze": lambda: optax.chain(odometer(), optax.freeze(FROZEN)),
     "selective_transform": lambda: optax.selective_transform(odometer(), freeze_mask=FROZEN),
-    "inside apply_if_finite": lambda: optax.apply_if_finite(parts(), 3),
     "named_chain": lambda: optax.named_chain(
         ("train", odometer()), ("freeze", optax.freeze(FROZEN))
     ),
@@ -272,12 +258,6 @@ def frozen(make: Callable[[], Any]) -> Ran:
             loop.state = loop.step(loop.state)
 
     return looped(run, [2] * 3, inner=make())
-
-
-def frozen_inside_multi_steps() -> Ran:
-    inner = optax.MultiSteps(parts(), 2)
-    run = looped(lambda loop: loop.run([1.0] * 6), [0, 2] * 3, inner=inner)
-    return run._replace(discarded=3 * 2)
 
 
 PROGRAMS: dict[str, Callable[[], Ran]] = programs_in(globals())
@@ -307,9 +287,9 @@ def test_a_frozen_leaf_is_not_updated_in_a_recording(make: Callable[[], Any]) ->
     [
         optax.chain(parts(), odometer()),
         optax.chain(jitted(parts()), optax.scale(1.0)),
-        optax.apply_if_finite(optax.chain(parts(), odometer()), 3),
+        optax.apply_if_finite(parts(), 3),
+        optax.MultiSteps(parts(), 1),
         one_in_each_step(parts()),
-        one_in_each_step(optax.MultiSteps(parts(), 1)),
     ],
 )
 def test_a_frozen_leaf_that_another_part_may_change(tx: Any) -> None:
@@ -333,11 +313,10 @@ def ones_of_zeros() -> Any:
 HELPER = optax.set_to_zero()
 
 
-@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: optax.MultiSteps(tx, 1)])
-def test_set_to_zero_as_a_helper(around: Callable[[Any], Any]) -> None:
+def test_set_to_zero_as_a_helper() -> None:
     """What it made is not what is returned, so only the frozen leaf is not updated."""
     tx = optax.chain(ones_of_zeros(), optax.freeze(FROZEN))
-    loop = Loop(tracer.wrap(around(tx)))
+    loop = Loop(tracer.wrap(tx))
     loop.run([1.0] * 3)
     assert [float(jnp.ravel(each)[0]) for each in jax.tree.leaves(loop.state[0])] == [3, 3, 0]
     trace = tracer.trace_of(loop.tx)

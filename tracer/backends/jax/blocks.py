@@ -165,7 +165,7 @@ class JaxBlocks(backend.Blocks):
             self._count_in_program(program, [*numbers, *answers], call)
             self._note_tracing(call, program, failed)
         else:
-            primitive.count(program, *numbers, *answers, auxiliary=self.auxiliary(call))
+            primitive.count(program, 0, *numbers, *answers, auxiliary=self.auxiliary(call))
 
     def _pass_on(self, call: Call, parent: Call) -> None:
         """Pass the sites of a call in a branch to its parent, if the step shows whether it ran."""
@@ -216,8 +216,8 @@ class JaxBlocks(backend.Blocks):
         self.counters.add(program)
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
-        which = [jax.lax.axis_index(axes)] if axes else []
-        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(call))
+        which = jax.lax.axis_index(axes) if axes else 0
+        primitive.count(program, which, *numbers, auxiliary=self.auxiliary(call))
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
         """List the tracing of the block's program: for what arguments, and from which line."""

@@ -60,7 +60,7 @@ class ProgramBlock:
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
     replicas: int = 0
-    """If not 0, so many report in this process, and the op says which."""
+    """If not 0, so many report in this process."""
     runs: Counter[int] = field(default_factory=Counter)
     """How often it was executed on each replica; a batch of members counts once."""
     logs: dict[tuple[int, ...], HostLog] = field(default_factory=dict)
@@ -77,14 +77,11 @@ class ProgramBlock:
         """
         try:
             rows = numbers.reshape(-1, numbers.shape[-1]).tolist()
-            by_replica: dict[int, list[list[int]]] = {} if self.replicas else {0: rows}
-            for replica, *row in rows if self.replicas else ():
-                by_replica.setdefault(replica, []).append(row)
-            for replica, own in by_replica.items():
-                reports = [
-                    Report(before, after, outcome, tuple(seen))
-                    for before, after, outcome, *seen in own
-                ]
+            by_replica: dict[int, list[Report]] = {}
+            for replica, before, after, outcome, *seen in rows:
+                report = Report(before, after, outcome, tuple(seen))
+                by_replica.setdefault(replica, []).append(report)
+            for replica, reports in by_replica.items():
                 self.counters.enqueue(self, replica, reports)
         except Exception as error:  # raised, it would end the user's program
             self.counters.fault(error)

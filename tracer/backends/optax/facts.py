@@ -31,8 +31,6 @@ class Facts(Collector):
         """The text of the rate's schedule, if the rate has one."""
         self._past = 0
         """The number of steps before the last baseline."""
-        self._runs: list[RateRun] = []
-        """The values of the rate before it."""
         self._rates: list[Any] = []
         """As `rates_in` finds them."""
         self._ends: tuple[Any, ...] = ()
@@ -74,11 +72,8 @@ class Facts(Collector):
             self._ends = first, after
 
     def block_begins(self) -> None:
-        """Begin new runs, so that no run is in two traces, and count from the next state on."""
-        self._runs += self._of_steps()
+        """What the counts in states say is only known of the first block."""
         self._past = self.root.step_count()
-        self.root.blocks.counters.progress.clear()
-        self._ends = ()
 
     def evidence(self) -> Iterator[Evidence]:
         """The step count in the state, at the first step and after the last one."""
@@ -96,23 +91,23 @@ class Facts(Collector):
         steps, root = self.root.step_count(), self.root.optimizers.root
         for number, (decay, leaves) in enumerate(self._decays if steps else ()):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
-        runs = (*self._runs, *self._of_steps())
+        runs = tuple(self._runs(steps))
         if runs or self._schedule:
             every = tuple(range(len(self.root.variables.plain)))
             yield Rate(root, "rate", 0, every, runs, schedule=self._schedule)
 
-    def _of_steps(self) -> Iterator[RateRun]:
-        """The values of the rate since the last baseline, if known."""
-        steps = self.root.step_count() - self._past
+    def _runs(self, steps: int) -> Iterator[RateRun]:
+        """The values of the rate, if known: one number, or those of a schedule of optax."""
         begin, end = self._counts()
         match self._rates if steps else []:
             case [float(rate)] if rate >= 0:
-                yield RateRun(self._past + 1, steps, rate, rate)
-            case [schedule] if callable(schedule) and is_of_optax(schedule) and begin >= 0:
-                if compat.is_plain() and not compat.is_called_by_program():
+                yield RateRun(1, steps, rate, rate)
+            case [schedule] if callable(schedule) and is_of_optax(schedule):
+                is_free = compat.is_plain() and not compat.is_called_by_program()
+                if begin >= 0 and not self._past and is_free:
                     with suppress_faults():
                         first, last = (float(schedule(at)) for at in (begin, max(begin, end - 1)))
-                        yield RateRun(self._past + 1, steps, first, last, 1 + (first != last))
+                        yield RateRun(1, steps, first, last, 1 + (first != last))
 
     def _counts(self) -> tuple[int, int]:
         """Where the count in the state began and ended; -1 if it is unknown."""

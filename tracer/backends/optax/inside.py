@@ -18,8 +18,6 @@ class _CallsUnderWay(threading.local):
     """By `id`, weak references to the leaves that are set to zero in the outermost call."""
     names: set[str]
     """The names of the leaves that `set_to_zero` got in the innermost call."""
-    inner: list[bool]
-    """Which leaves are set to zero in a branch that was traced last."""
     decays: dict[float, set[str]]
     """By weight decay, the names of the leaves to which it was added in this call."""
 
@@ -27,7 +25,7 @@ class _CallsUnderWay(threading.local):
         self.clear()
 
     def clear(self) -> None:
-        self.zeros, self.names, self.inner, self.decays = {}, set(), [], defaultdict(set)
+        self.zeros, self.names, self.decays = {}, set(), defaultdict(set)
 
 
 under_way = _CallsUnderWay()

@@ -12,11 +12,10 @@ after some steps, and 0 times NaN is NaN. So discarded updates are also compared
 `chain`, `partition` and `masked` (so also `freeze` and `selective_transform`) return a leaf that a
 part does not change as the same object. So a leaf was set to zero if it is an object that
 `set_to_zero` made. No values are read, and no masks or labels are asked for. `MultiSteps`,
-`apply_if_finite` and `conditionally_mask` return a 0 as another object: theirs are matched by their
-place among the leaves.
+`apply_if_finite` and `conditionally_mask` return a 0 as another object: it counts as an update, and
+the trace is incomplete.
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -178,42 +177,6 @@ def _in_set_to_zero(zeros_like: Any, values: dict[str, Any]) -> Any:
     return noting
 
 
-def _in_branching(cond: Any, values: dict[str, Any]) -> Any:
-    """A `cond` that notes leaves that are 0 in one branch; the other branch returns only 0."""
-    inner: Any = values.get("do_update")
-    if getattr(inner, "__qualname__", "").startswith("conditionally_transform"):
-        return cond  # the other branch returns what it got
-
-    @functools.wraps(inner)  # errors of JAX name the function
-    def branch(*args: Any) -> Any:
-        made = inner(*args)
-        _note_inner(made[0])
-        return made
-
-    def noting(which: Any, *given: Any, **more: Any) -> Any:
-        under_way.inner = []
-        noted = [branch if callable(each) and each is inner else each for each in given]
-        made = cond(which, *noted, **more)
-        with suppress_faults():
-            pairs = zip(jax.tree.leaves(made[0]), under_way.inner, strict=True)
-            under_way.zeros |= {id(leaf): ref(leaf) for leaf, is_zero in pairs if is_zero}
-        return made
-
-    return noting
-
-
-def _in_multi_steps(tree: Any, values: dict[str, Any]) -> Any:
-    """`jax.tree`; notes which leaves are 0 before they are multiplied by 0 or 1."""
-    if "final_updates" in values:
-        _note_inner(values["final_updates"])
-    return tree
-
-
-def _note_inner(updates: Any) -> None:
-    with suppress_faults():
-        under_way.inner = [*map(is_zero, jax.tree.leaves(updates))]
-
-
 def _in_decay(tree: Any, values: dict[str, Any]) -> Any:
     """`jax.tree`; notes which leaves decay."""
     decay = values.get("weight_decay")
@@ -223,13 +186,10 @@ def _in_decay(tree: Any, values: dict[str, Any]) -> Any:
 
 
 def watch() -> None:
-    """Observe `set_to_zero` and `add_decayed_weights`, and what keeps zeros as other objects."""
+    """Observe `set_to_zero` and `add_decayed_weights`."""
     for home, name, used, observe in (
         ("optax._src.base", "jnp", "zeros_like", _in_set_to_zero),
-        ("optax.transforms._accumulation", "jax", "tree", _in_multi_steps),
-        ("optax.transforms._accumulation", "lax", "cond", _in_branching),
         ("optax.transforms._adding", "jax", "tree", _in_decay),
-        ("optax.transforms._conditionality", "lax", "cond", _in_branching),
     ):
         module = sys.modules.get(home)
         original = getattr(module, name, None)
