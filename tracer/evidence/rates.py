@@ -69,6 +69,8 @@ class Rates(Collector):
         self._since = self._read = self._looks = 0
         """The first and the last step of the last reading; how often the rates were read: 0 if
         each step was."""
+        self._past = 0
+        """The last step before the last baseline."""
 
     def first_step_ends(self, call: Call) -> None:
         """Find the optimizer with groups of its own; a proxy shares the groups of its optimizer.
@@ -118,6 +120,7 @@ class Rates(Collector):
         """Begin new runs, so that no run is in two traces."""
         self._done, self._runs = self._until(self.root.step_count()), {}
         self._last, self._looks, self.root.collectors.throttle = (), 0, Throttle()
+        self._past = self.root.step_count()
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -125,6 +128,11 @@ class Rates(Collector):
         Otherwise it lasts to the last reading: it may have changed since.
         """
         root, end, backend = self.root.optimizers.root, self.root.step_count(), self.root.backend
+        in_programs = backend.looks_with_trace and self.root.blocks.counters.in_programs
+        if in_programs and end > max(self._read, self._past):
+            is_first = not self._looks
+            self._look(0)
+            self._since = self._past + 1 if is_first else self._since
         optimizer, rate = self._optimizer(), None
         if optimizer is not None:
             rate = backend.rate_of(optimizer)
@@ -147,6 +155,7 @@ class Rates(Collector):
         backend, begun = self.root.backend, self._begun
         count = backend.iterations_of(self._traced[0].readable())
         is_used = self._schedule is not None and (rate is None or rate is self._schedule)
+        is_used &= not self.root.blocks.is_behind(self._optimizer())  # its count is in a state
         with suppress_faults():
             if is_used and None not in (begun, count) and count >= begun:
                 ends = begun, max(begun, count - 1)
