@@ -7,9 +7,11 @@ Python does not see calls of a jitted function that has a program. But while a s
 trace has the outermost function and each of its arguments: see `definition_of`.
 """
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from math import prod
 from types import FrameType
 from typing import Any
 
@@ -49,14 +51,14 @@ _COMPARED = 64
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
 
-def _with_parents(trace: Any) -> Iterator[Any]:
+def _with_parents(trace: Any) -> Iterator[core.Trace]:
     """A trace of JAX and those around it, innermost first."""
     while trace is not None:
         yield trace
         trace = getattr(trace, "parent_trace", None)
 
 
-def current_trace() -> Any:
+def current_trace() -> DynamicJaxprTrace | None:
     """The program being traced on this thread; None in eager mode.
 
     Inside `jax.grad` or `jax.vmap`, it is the program around them, which runs their work.
@@ -92,13 +94,13 @@ def is_mapped_eagerly() -> bool:
     return type(current_trace()).__name__ == "ShardMapTrace"
 
 
-def axis_names() -> tuple[Any, ...]:
+def axis_names() -> tuple[Hashable, ...]:
     """The named axes of the enclosing `pmap`, `shard_map` and `vmap(axis_name=...)`."""
     unnamed = None, getattr(core, "no_axis_name", None)
     return tuple(each for each in _trace_context.axis_env.axis_names() if each not in unnamed)
 
 
-def why_not(context: Any) -> str:
+def why_not(context: mlir.LoweringRuleContext) -> str:
     """Why the program being lowered cannot call Python, and so is not counted; empty if it can."""
     axes, why = context.module_context.axis_context, ""
     if getattr(context.module_context.lowering_parameters, "for_export", False):
@@ -110,7 +112,7 @@ def why_not(context: Any) -> str:
     return why and f"a step {why}: it is not counted"
 
 
-def may_be_split(context: Any) -> bool:
+def may_be_split(context: mlir.LoweringRuleContext) -> bool:
     """True if XLA may partition the program being lowered over devices of several processes.
 
     Then it calls Python only on the first device (see `call_python`). Which devices a program gets
@@ -121,7 +123,9 @@ def may_be_split(context: Any) -> bool:
     return split and jax.process_count() > 1
 
 
-def call_python(context: Any, function: Callable[..., Any], operand: Any) -> Any:
+def call_python(
+    context: mlir.LoweringRuleContext, function: Callable[..., object], operand: object
+) -> Any:
     """Lower a call of `function` with an array, without results, that XLA must not drop.
 
     If XLA partitions a program over devices (GSPMD), the first device calls it; in a `pmap` or a
@@ -142,7 +146,7 @@ def call_python(context: Any, function: Callable[..., Any], operand: Any) -> Any
     return result
 
 
-def traced_functions() -> "Counter[Any]":
+def traced_functions() -> Counter[Callable[..., object]]:
     """The functions with traces in JAX's caches, each with the number of traces.
 
     They are bodies of `jit`, loops, branches and `checkpoint`. Tracing an outer function again
@@ -153,34 +157,34 @@ def traced_functions() -> "Counter[Any]":
     return functions
 
 
-def forget(function: Any) -> None:
+def forget(function: object) -> None:
     """Have JAX trace a function again at its next call."""
     for cache in _traced:
         cache.evict_weakref(function)
 
 
-def function_name(graph: Any) -> str:
+def function_name(graph: DynamicJaxprTrace) -> str:
     """The name of the function being traced; `program` if JAX does not tell."""
     return function_place(graph).partition(" at ")[0]
 
 
-def function_place(trace: Any) -> str:
+def function_place(trace: DynamicJaxprTrace) -> str:
     """The name and the place of the function being traced: `step at train.py:9`."""
     return str(_known_of(trace, "func_src_info") or "program")
 
 
-def _known_of(trace: Any, what: str) -> Any:
+def _known_of(trace: object, what: str) -> Any:
     """An item of JAX's debug info about a program being traced; None if missing."""
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
     return getattr(about, what, None)
 
 
-def outermost(trace: Any) -> Any:
+def outermost(trace: DynamicJaxprTrace) -> DynamicJaxprTrace:
     """The outermost program around `trace`; `trace` itself if JAX does not tell."""
     return [trace, *(t for t in _with_parents(trace) if isinstance(t, DynamicJaxprTrace))][-1]
 
 
-def arguments_of(trace: Any) -> dict[str, str]:
+def arguments_of(trace: DynamicJaxprTrace) -> dict[str, str]:
     """The arrays that a program is traced for: `{"state['a']": "float32[2, 3]"}`.
 
     A Python number, which JAX traces as an array, is `float32[] of Python`. An array on a mesh of
@@ -199,7 +203,7 @@ def arguments_of(trace: Any) -> dict[str, str]:
     return found
 
 
-def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition:
+def definition_of(trace: DynamicJaxprTrace, earlier: dict[str, list[Arguments]]) -> Definition:
     """The definition of the function that `trace`, an outermost one, traces.
 
     `earlier` has the arguments of earlier tracings by function, and gets these.
@@ -218,14 +222,18 @@ def signature_of(leaves: dict[str, str]) -> str:
     >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
     'x: float32[32, 4], train: bool[]'
     >>> signature_of({**{f"state[{n}]": "float32[2, 3]" for n in range(4)}, "x": "float32[32]"})
-    '2 arrays, state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
+    '2 arrays (12 elements), state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
     """
-    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()]
-    others = [some(len(parts) - MAX_NAMES, "array")] if len(parts) > MAX_NAMES else []
-    return ", ".join([*others, *parts[-MAX_NAMES:]])
+    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()][-MAX_NAMES:]
+    others = [*leaves.values()][:-MAX_NAMES]
+    if others:
+        sizes = (re.search(r"\[(.*?)\]", leaf) for leaf in others)
+        number = sum(prod(map(int, re.findall(r"\d+", size[1]))) for size in sizes if size)
+        parts.insert(0, f"{some(len(others), 'array')} ({number:,} elements)")
+    return ", ".join(parts)
 
 
-def caller_of_jax(frame: Any) -> Any:
+def caller_of_jax(frame: FrameType) -> FrameType | None:
     """The frame that called JAX, outside its outermost frame around `frame`; None without one."""
     frames = [*frames_from(frame)]
     of_jax = [each for each in frames if each.f_globals.get("__name__", "").startswith("jax.")]
