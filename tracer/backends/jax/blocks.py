@@ -14,7 +14,7 @@ is conditional.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,9 @@ from tracer.core.tracings import Arguments, Definition, Part
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
+if TYPE_CHECKING:
+    import keras
+
 AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""
 
@@ -57,9 +60,9 @@ _INSIDE = (
 class StepStart(NamedTuple):
     """The state of an optimizer when its step begins."""
 
-    clock: Any
+    clock: "keras.Variable"
     """The variable that holds the optimizer's iterations."""
-    value: Any
+    value: jax.Array
     """Its value, or the value that `stateless_apply` gets for it."""
 
 
@@ -93,7 +96,7 @@ def is_distributed() -> bool:
     return jax.process_count() > 1 or distribution() is not None
 
 
-def distribution() -> Any:
+def distribution() -> "keras.distribution.Distribution | None":
     """The current distribution of `keras.distribution`; None without one."""
     module = getattr(sys.modules.get("keras"), "distribution", None)
     return None if module is None else module.distribution()
@@ -106,18 +109,18 @@ def _step_start(call: Any) -> StepStart | None:
     return None if before is None else StepStart(clock, before)
 
 
-def clock_of(optimizer: Any) -> Any:
+def clock_of(optimizer: object) -> "keras.Variable | None":
     """The variable with an optimizer's iterations; None without one."""
     return getattr(innermost(optimizer), "_iterations", None)
 
 
-def innermost(optimizer: Any) -> Any:
+def innermost(optimizer: object) -> Any:
     """The optimizer in a loss scale; any other optimizer itself."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return optimizer if inner is None else innermost(inner)
 
 
-def _whether_kept(call: Any) -> Any:
+def _whether_kept(call: Any) -> jax.Array | None:
     """Whether a group's updates are kept; None if always. Keras on JAX computes them in each step.
 
     As in `JaxOptimizer._backend_apply_gradients`. The bool equals `programs.DISCARDED` or
@@ -178,7 +181,9 @@ class JaxBlocks(backend.Blocks):
                 return
         self._note(_INSIDE)
 
-    def _program_of(self, call: Any, compared: tuple[int, ...]) -> tuple[ProgramBlock, list[Any]]:
+    def _program_of(
+        self, call: Any, compared: tuple[int, ...]
+    ) -> tuple[ProgramBlock, list[jax.Array]]:
         """The block of a call, and the first numbers of its `Report`."""
         before, after, clock = self.steps_so_far(call)
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
@@ -208,7 +213,9 @@ class JaxBlocks(backend.Blocks):
             if call.place is EAGER and number not in program.decided:
                 self._sites.traced(number)
 
-    def _count_in_program(self, program: ProgramBlock, numbers: list[Any], call: Call) -> None:
+    def _count_in_program(
+        self, program: ProgramBlock, numbers: list[jax.Array], call: Call
+    ) -> None:
         """Add the op of a block to the program that is being traced."""
         axes = compat.axis_names()  # per-device programs: each device is a replica
         if axes:
@@ -232,7 +239,9 @@ class JaxBlocks(backend.Blocks):
         with self.counters.lock:
             self.tracings.add(root, part, define, self.counters.steps, failed)
 
-    def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
+    def steps_so_far(
+        self, call: Call
+    ) -> tuple[jax.Array | int, jax.Array | int, "keras.Variable | None"]:
         """The iterations before and after a block, and the variable that holds them."""
         if not isinstance(call.extra, StepStart):
             return 0, 0, None
@@ -240,7 +249,7 @@ class JaxBlocks(backend.Blocks):
         after = value_after(call, clock)
         return (0, 0, None) if after is None else (before, after, clock)
 
-    def auxiliary(self, call: Any) -> Sequence[Any]:
+    def auxiliary(self, call: Any) -> Sequence[jax.Array]:
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched.
 
         They are the results of the block for the variables that it updates, as far as JAX is
@@ -312,7 +321,7 @@ class JaxBlocks(backend.Blocks):
                 "what runs there"
             )
 
-    def is_behind(self, optimizer: Any) -> bool:
+    def is_behind(self, optimizer: object) -> bool:
         """True if programs reported more steps than the optimizer's variable counts.
 
         A custom loop keeps the iterations in its state, and never stores them in the variable, nor

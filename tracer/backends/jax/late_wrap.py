@@ -15,7 +15,6 @@ optimizer's own iterations may show its steps.
 import gc
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import jax
@@ -29,6 +28,7 @@ from tracer.core.reachable import LARGEST, held_by, reachable
 _FAR = 6
 """How many references to follow from a function to an optimizer."""
 
+Function = Callable[..., object]
 _jitted = type(jax.jit(lambda: None))
 _NOT_FOLLOWED = (dict, list, tuple, types.ModuleType, np.ndarray, jax.Array)
 """Containers, which `held_by` follows, and what holds no optimizer or too many objects."""
@@ -43,11 +43,11 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
 
     def __init__(self, note: Callable[..., None]) -> None:
         super().__init__(note)
-        self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._optimizers: WeakValueDictionary[int, object] = WeakValueDictionary()
+        self._traced: WeakKeyDictionary[Function, int] = WeakKeyDictionary()
         _of_recorders.add(self)
 
-    def begin(self, index: int, optimizer: Any) -> None:
+    def begin(self, index: int, optimizer: object) -> None:
         """Remember the optimizer, or what functions hold of it, for the end of its tracing."""
         self._optimizers[index] = getattr(optimizer, "sought", optimizer)
 
@@ -78,7 +78,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
             self._traced.update(functions_with(optimizer))
 
 
-def functions_with(optimizer: Any) -> dict[Any, int]:
+def functions_with(optimizer: object) -> dict[Function, int]:
     """Functions with cached traces that reference an optimizer, each with the number of traces."""
     return {
         function: traces
@@ -87,14 +87,14 @@ def functions_with(optimizer: Any) -> dict[Any, int]:
     }
 
 
-def _is_of_jax(function: Any) -> bool:
+def _is_of_jax(function: object) -> bool:
     """True for a function of `jax.numpy`, or one that binds a primitive: it holds no optimizer."""
     module = str(getattr(function, "__module__", ""))
     is_plain = not getattr(function, "__closure__", True)
     return module == "jax._src.dispatch" or (is_plain and module.startswith("jax."))
 
 
-def forget(functions: Mapping[Any, int]) -> None:
+def forget(functions: Mapping[Function, int]) -> None:
     """Drop the traces of functions, and the programs that `jax.jit` made of them."""
     if not functions:
         return
@@ -108,14 +108,14 @@ def forget(functions: Mapping[Any, int]) -> None:
             known._traced.pop(function, None)
 
 
-def _outermost(functions: Mapping[Any, int]) -> Iterator[Any]:
+def _outermost(functions: Mapping[Function, int]) -> Iterator[Function]:
     """The functions that no other of the functions references, such as a loop, not its body."""
     for function in functions:
         if not any(_holds(other, function) for other in functions if other is not function):
             yield function
 
 
-def _holds(function: Any, wanted: Any) -> bool:
+def _holds(function: object, wanted: object) -> bool:
     """True if a function is `wanted`, or references it in a few steps."""
     return any(each is wanted for each in reachable(function, _follow, _FAR))
 

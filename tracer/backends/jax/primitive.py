@@ -17,6 +17,7 @@ holds the GIL; the callback must not call JAX.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -36,11 +37,15 @@ SPLIT = (
     "the process with the first device counts it"
 )
 
+Arrays = Sequence[jax.Array]
+
 _count = compat.Primitive("tracer_count")
 _count.multiple_results = True
 
 
-def count(counted: Any, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
+def count(
+    counted: Any, *numbers: jax.typing.ArrayLike, auxiliary: Sequence[jax.Array] = ()
+) -> None:
     """Call `counted.ran` with a row of these integers at each execution.
 
     The row is one array, because each argument of a call costs as much as the call; a number may be
@@ -54,30 +59,30 @@ def count(counted: Any, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
     _count.bind(row, *auxiliary, counted=counted)
 
 
-def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:
+def _abstract(*operands: object, **parameters: object) -> Sequence[object]:
     return []
 
 
-def _used(*arguments: Any) -> tuple[list[bool], Any]:
+def _used(*arguments: Any) -> tuple[list[bool], jax.extend.core.JaxprEqn]:
     """Mark the op as used; JAX 0.12 passes one argument more, before the equation."""
     equation = arguments[-1]
     return [True] * len(equation.invars), equation
 
 
 def _differentiate(
-    primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any
-) -> tuple[Sequence[Any], Sequence[Any]]:
+    primals: Arrays, tangents: Arrays, **parameters: object
+) -> tuple[Arrays, Arrays]:
     return _count.bind(*primals, **parameters), []
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> list[None]:
+def _transpose(cotangents: Arrays, *operands: object, **parameters: object) -> list[None]:
     """Count nothing: a transposed program (`jax.linear_transpose`) runs no step."""
     return [None] * len(operands)
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Any
-) -> tuple[Sequence[Any], Sequence[Any]]:
+    operands: Arrays, dimensions: Sequence[int | None], *, counted: Any
+) -> tuple[Arrays, Arrays]:
     """Count one execution for each member of the batch, all in one call with a row for each."""
     if compat.is_for_some_members():
         counted.doubt(ALL_MEMBERS)
@@ -96,11 +101,11 @@ def _batch(
 
 
 def _once(
-    saveable: Callable[..., Any],
+    saveable: Callable[..., object],
     unknown: Sequence[bool],
     instantiated: Sequence[bool],
-    equation: Any,
-) -> tuple[Any, ...]:
+    equation: jax.extend.core.JaxprEqn,
+) -> tuple[object, ...]:
     """Count the first computation only, not the recomputation by `jax.checkpoint`.
 
     JAX silently drops the first computation where only the gradient of a loop, a branch or a jitted
@@ -113,20 +118,20 @@ def _once(
     return None, equation, [], [], left
 
 
-def _split(trace: Any, *tracers: Any, **parameters: Any) -> Any:
+def _split(trace: Any, *tracers: Any, **parameters: Any) -> object:
     """Count what JAX computes early; it drops ops without results that stay for later."""
     if not all(each.pval.is_known() for each in tracers):
         parameters["counted"].doubt(DIFFERENTIATED)
     return trace.default_process_primitive(_count, tracers, parameters)
 
 
-def _run(row: Any, *auxiliary: Any, counted: Any) -> Sequence[Any]:
+def _run(row: jax.Array, *auxiliary: jax.Array, counted: Any) -> Arrays:
     """Call Python directly in eager mode."""
     counted.ran(np.asarray(row))
     return []
 
 
-def _lower(context: Any, *operands: Any, counted: Any) -> Any:
+def _lower(context: Any, *operands: object, counted: Any) -> Any:
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
@@ -138,7 +143,7 @@ def _lower(context: Any, *operands: Any, counted: Any) -> Any:
     if platform not in ("cpu", "cuda"):
         counted.doubt(f"counting on {platform} is not tested: check the counts by other means")
 
-    def ran(row: Any) -> tuple[()]:
+    def ran(row: object) -> tuple[()]:
         counted.ran(row)
         return ()
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tracer.backends.jax.values import sources
 from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
@@ -55,7 +57,7 @@ class ProgramBlock:
     decided: frozenset[int]
     """The sites whose outcome the op reports."""
     path: int
-    clock: Any
+    clock: object
     """The variable with the iterations that are reported; None without one."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
@@ -70,7 +72,7 @@ class ProgramBlock:
         """Note why executions may differ from the reports."""
         self.counters.note(reason)
 
-    def ran(self, numbers: Any) -> None:
+    def ran(self, numbers: np.ndarray[Any, Any]) -> None:
         """Count an execution of the op; `numbers` is a row, or an array with a row of each member.
 
         The program waits for this, with cold processor caches, so short code is fast code.
@@ -98,7 +100,7 @@ class Progress(NamedTuple):
     """The sum of the moves of all steps; of one member under `vmap`. If it is less than `last -
     first`, steps between them were not reported.
     """
-    clock: Any
+    clock: object
     """The variable with the iterations."""
 
 
@@ -121,7 +123,7 @@ class ProgramCounters(Counters):
         self.replicas = 0
         """The largest number of replicas of a step that ran."""
         self._sites = sites
-        self._queue: deque[tuple[Any, ...]] = deque()
+        self._queue: deque[tuple[ProgramBlock, int, list[Report]]] = deque()
 
     def add(self, program: ProgramBlock) -> None:
         """Add the block of a newly traced op."""
@@ -131,15 +133,15 @@ class ProgramCounters(Counters):
             if not program.replicas:  # else the replicas of this process are not known yet
                 self.logs.setdefault(block, HostLog())  # listed even if it never runs
 
-    def enqueue(self, *arguments: Any) -> None:
+    def enqueue(self, program: ProgramBlock, replica: int, reports: list[Report]) -> None:
         """Call `ran` under the lock: now, or by the holder of the lock."""
         if not self.lock.acquire(blocking=False):
-            self._queue.append(arguments)
+            self._queue.append((program, replica, reports))
             return
         try:
             if self._queue:
                 self.empty_queue()
-            self.ran(*arguments)
+            self.ran(program, replica, reports)
         finally:
             self.lock.release()
 
@@ -173,11 +175,11 @@ class ProgramCounters(Counters):
             seen = sources(program.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
 
-    def progress_of(self, clock: Any) -> list[Progress]:
+    def progress_of(self, clock: object) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""
         return [known for known in list(self.progress.values()) if known.clock is clock]
 
-    def moved(self, optimizer: Any) -> int | None:
+    def moved(self, optimizer: object) -> int | None:
         """How far reported steps moved an optimizer's iterations; None without a report."""
         known = self.progress_of(getattr(optimizer, "_iterations", None))
         return max((each.last - each.first for each in known), default=None)

@@ -11,7 +11,7 @@ eager mode, a separate program computes them.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,11 @@ import numpy as np
 from tracer.core.calls import Step
 from tracer.core.counters import EffectLogs, Source, questions, sources_of
 
+if TYPE_CHECKING:
+    import keras
 
-def value_of(variable: Any, most: int) -> Any:
+
+def value_of(variable: object, most: int) -> np.ndarray[Any, Any] | None:
     """The value of a variable of 1 to `most` elements; None for others, or if unreadable now.
 
     While `fit` trains, Keras keeps no value in a variable.
@@ -34,14 +37,14 @@ def value_of(variable: Any, most: int) -> Any:
     return None
 
 
-def array_of(variable: Any) -> Any:
+def array_of(variable: Any) -> jax.Array | None:
     """The array of a Keras variable, or an array itself; None if it cannot be read now."""
     is_array = isinstance(variable, jax.Array)  # arrays have a `_value`, too
     value = variable if is_array else getattr(variable, "_value", variable)
     return value if _is_concrete(value) and not value.is_deleted() else None
 
 
-def value_before(step: Any, variable: Any) -> Any:
+def value_before(step: Any, variable: object) -> jax.Array | None:
     """The value of a variable when a step method begins; None if there is none, as of a schedule.
 
     `stateless_apply` gets the values as arguments.
@@ -51,21 +54,21 @@ def value_before(step: Any, variable: Any) -> Any:
     return getattr(variable, "value", None)
 
 
-def value_after(step: Any, variable: Any) -> Any:
+def value_after(step: Any, variable: "keras.Variable") -> jax.Array | None:
     """The value of a variable when a step method has ended; None if it is unknown."""
     if step.method == "stateless_apply":
         return _by_variable(step, step.result).get(id(variable))
     return variable.value
 
 
-def _values_given(step: Any) -> dict[int, Any]:
+def _values_given(step: Any) -> dict[int, jax.Array]:
     """The value that the call `step` of `stateless_apply` gets for each variable, by its `id`."""
     names = "optimizer_variables", "grads", "trainable_variables"
     given = {**step.kwargs, **dict(zip(names, step.args, strict=False))}
     return _by_variable(step, (given.get(names[2]), given.get(names[0])))
 
 
-def _by_variable(step: Any, state: Any) -> dict[int, Any]:
+def _by_variable(step: Any, state: object) -> dict[int, jax.Array]:
     """The values in a pair of weights and the optimizer's variables; empty if it is none."""
     optimizer = step.original.__self__
     variables = *optimizer._trainable_variables, *optimizer.variables
@@ -80,14 +83,14 @@ def is_gone(array: Any) -> bool:
     return _is_concrete(array) and bool(array.is_deleted())
 
 
-def _is_concrete(value: Any) -> bool:
+def _is_concrete(value: object) -> bool:
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
 # Effects: how a step changed them.
 
 
-Compared = dict[int, tuple[Any, Any]]
+Compared = dict[int, tuple[jax.Array, jax.Array]]
 """By the index of a variable: its value before a step and its value after it."""
 
 
@@ -99,7 +102,7 @@ class JaxEffects(EffectLogs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Any, index: int, variable: Any) -> None:
+    def hold(self, call: Any, index: int, variable: "keras.Variable") -> None:
         """Keep the value of a variable that the step `call` gets.
 
         The values that `stateless_apply` gets are read from its arguments when it has ended.
@@ -134,7 +137,7 @@ class JaxEffects(EffectLogs):
 
 
 @partial(jax.jit, inline=True)
-def answers_about(values: Sequence[tuple[Any, Any]]) -> Any:
+def answers_about(values: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
     """The answers about variables with these values before and after a step.
 
     For their order see `tracer.core.counters.questions`.
@@ -160,7 +163,7 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
     )
 
 
-def _is_same(before: Any, after: Any) -> Any:
+def _is_same(before: jax.Array, after: jax.Array) -> jax.Array | bool:
     """True if all elements are equal, or NaN in both."""
     before, after = jnp.asarray(before), jnp.asarray(after)
     if before.dtype != after.dtype:
@@ -168,6 +171,6 @@ def _is_same(before: Any, after: Any) -> Any:
     return jnp.array_equal(before, after, equal_nan=True)
 
 
-def _is_not_finite(after: Any) -> Any:
+def _is_not_finite(after: jax.Array) -> jax.Array:
     """True if any element is infinite or NaN."""
     return jnp.issubdtype(after.dtype, jnp.inexact) and ~jnp.all(jnp.isfinite(after))

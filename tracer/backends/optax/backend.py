@@ -38,7 +38,7 @@ class OptaxBackend(ArrayBackend):
     to_wrap = staticmethod(updates.traced)
     living = staticmethod(updates.living)
 
-    def standing_for(self, given: Any) -> Any:
+    def standing_for(self, given: object) -> object:
         """The `update` of a traced transformation."""
         update = updates.standing_for(given)
         if updates.is_transformation(update):
@@ -53,14 +53,14 @@ class OptaxBackend(ArrayBackend):
         outcome.watch()
         updates.introduce(traced)
 
-    def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
+    def attach(self, optimizer: object, binding: Binding, *, making: bool = False) -> None:
         """Count the calls of an `update`, which sees them itself."""
         binding.observer = self
 
-    def detach(self, optimizer: Any, binding: Binding) -> None:
+    def detach(self, optimizer: object, binding: Binding) -> None:
         binding.observer = None
 
-    def unused(self) -> list[Any]:
+    def unused(self) -> list[updates.TracedUpdate]:
         return list(updates.unused.values())
 
     def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:

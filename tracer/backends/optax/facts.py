@@ -13,6 +13,7 @@ import jax
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
+from tracer.core.backend import Root
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import maker_of
@@ -23,7 +24,7 @@ from tracer.model.records import Rate, RateRun
 class Facts(Collector):
     """The facts about one transformation."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
         self._decays: list[tuple[float, tuple[int, ...]]] = []
         """Each constant weight decay, with the indices of the leaves that decay."""
@@ -33,7 +34,7 @@ class Facts(Collector):
         """The number of steps before the last baseline."""
         self._rates: list[Any] = []
         """As `rates_in` finds them."""
-        self._ends: tuple[Any, ...] = ()
+        self._ends: tuple[jax.Array, ...] = ()
         """The count in the state of the first eager step, and the one that the last step returned.
 
         They are arrays, which are read with the trace: a step does not wait for its results.
@@ -43,7 +44,7 @@ class Facts(Collector):
 
         Steps that try several candidates get the same parameters.
         """
-        self._leaf: Callable[[], Any] = object  # never the leaf of a step
+        self._leaf: Callable[[], object] = object  # never the leaf of a step
         """A weak reference to the first parameter of the last eager step."""
 
     def first_step_ends(self, call: Any) -> None:

@@ -14,7 +14,7 @@ _FAR = 50
 
 class _CallsUnderWay(threading.local):
     depth = 0
-    zeros: dict[int, Callable[[], Any]]
+    zeros: dict[int, Callable[[], object]]
     """By `id`, weak references to the leaves that are set to zero in the outermost call."""
     names: set[str]
     """The names of the leaves that `set_to_zero` got in the innermost call."""
@@ -32,15 +32,15 @@ under_way = _CallsUnderWay()
 """The calls of `update` under way on this thread."""
 
 
-def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
+def settings_in(transformation: object) -> tuple[dict[str, Any], int | None]:
     """The settings inside a transformation that change the counts, for the trace.
 
     Also returns after how many skipped steps in a row an `apply_if_finite` gives up, if known. The
     number of steps of a `MultiSteps` or an `apply_every` is known if it is constant.
     """
-    numbers: set[Any] = set()
+    numbers: set[object] = set()
     skips: set[str] = set()
-    limits: set[Any] = set()
+    limits: set[object] = set()
     for held in held_in(transformation):
         maker = _maker(held)
         if maker == "apply_if_finite":
@@ -59,27 +59,27 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
     return {name: each for name, each in settings.items() if each}, _only_number(limits)
 
 
-def _maker(held: Any) -> str:
+def _maker(held: object) -> str:
     """The name of the optax function that made a function."""
     return str(getattr(held, "__qualname__", "")).partition(".")[0]
 
 
-def held_in(update: Any) -> list[Any]:
+def held_in(update: object) -> list[Any]:
     """The objects that the `update` of a transformation references."""
     return reachable(update, _held_by, _FAR)
 
 
-def holds(update: Any, wanted: Callable[[Any], bool]) -> bool:
+def holds(update: object, wanted: Callable[[object], bool]) -> bool:
     """True if the `update` of a transformation references a `wanted` object."""
     return any(map(wanted, held_in(update)))
 
 
-def _only_number(found: set[Any]) -> int | None:
+def _only_number(found: set[object]) -> int | None:
     numbers = [each for each in found if isinstance(each, int)]
     return numbers[0] if len(numbers) == 1 else None
 
 
-def _held_by(held: Any) -> Iterable[Any]:
+def _held_by(held: object) -> Iterable[object]:
     """The objects that an optax object, a function or a collection references."""
     own = type(held).__module__.partition(".")[0] in ("optax", "tracer")
     if own and not isinstance(held, tuple):
@@ -110,7 +110,7 @@ _SEARCHES = (
 """The makers whose state has a factor of the learning rate."""
 
 
-def rates_in(transformation: Any) -> list[Any]:
+def rates_in(transformation: object) -> list[Any]:
     """Its factors: numbers, schedules, and None for arrays and for numbers in the state."""
     found: list[Any] = []
     for held in held_in(transformation):
@@ -131,13 +131,13 @@ def rates_in(transformation: Any) -> list[Any]:
     return [each for each in found if not schedules or callable(each) or each not in (1, -1)]
 
 
-def is_of_optax(schedule: Any) -> bool:
+def is_of_optax(schedule: object) -> bool:
     """True if a schedule and the functions in it are all optax's, so that calling it is safe."""
     held = filter(callable, held_in(schedule))
     return all(str(each.__module__).startswith("optax.") for each in held)
 
 
-def label(transformation: Any) -> str:
+def label(transformation: object) -> str:
     """The name of a transformation: of the function that made it, as far as known.
 
     >>> def scale(by):

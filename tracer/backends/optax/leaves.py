@@ -26,7 +26,7 @@ class Leaf:
         self.name, self.shape, self.dtype = name, shape, dtype
 
 
-Pairs = list[tuple[Any, Leaf]]
+Pairs = list[tuple[jax.Array, Leaf]]
 """Gradients or updates, each with its leaf."""
 
 
@@ -37,7 +37,7 @@ class Leaves(backend.Variables):
         super().__init__(root)
         self._leaves: dict[tuple[str, tuple[int, ...], str], Leaf] = {}
 
-    def pairs(self, values: Any, named: Any) -> Pairs | None:
+    def pairs(self, values: object, named: object) -> Pairs | None:
         """Each value in `values`, also None, with the leaf at its place in the tree `named`.
 
         None if the numbers of leaves differ. An Equinox model also contains functions and numbers,
@@ -53,18 +53,18 @@ class Leaves(backend.Variables):
             if value is not None or _is_weight(array)
         ]
 
-    def _leaf(self, name: str, array: Any) -> Leaf:
+    def _leaf(self, name: str, array: object) -> Leaf:
         key = name, tuple(map(int, getattr(array, "shape", ()))), _dtype_of(array)
         return self._leaves.get(key) or self._leaves.setdefault(key, Leaf(*key))
 
 
-def _is_weight(leaf: Any) -> bool:
+def _is_weight(leaf: object) -> bool:
     """True for an array that can have a gradient."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
 
 
-def names_in(tree: Any) -> list[str]:
+def names_in(tree: object) -> list[str]:
     """The unique path to each leaf of a tree: `params/Dense_0/kernel`."""
     return distinct(
         jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
@@ -72,7 +72,7 @@ def names_in(tree: Any) -> list[str]:
     )
 
 
-def rows_of_arrays(tree: Any) -> list[Variable]:
+def rows_of_arrays(tree: object) -> list[Variable]:
     """The rows of the arrays in a tree; empty if it contains variables or names.
 
     An Equinox model also contains functions and numbers.
@@ -87,13 +87,13 @@ def rows_of_arrays(tree: Any) -> list[Variable]:
     ]
 
 
-def _is_no_variable(leaf: Any) -> bool:
+def _is_no_variable(leaf: object) -> bool:
     """True for None, a number or a function, which an Equinox model may contain."""
     is_function = callable(leaf) and not hasattr(leaf, "variables")
     return leaf is None or isinstance(leaf, int | float | complex) or is_function
 
 
-def _dtype_of(array: Any) -> str:
+def _dtype_of(array: object) -> str:
     """The dtype of a leaf in JAX; a number or a NumPy array may have more bits."""
     dtype = getattr(array, "dtype", type(array))
     with suppress(TypeError, ValueError):  # a dtype of JAX's own, such as that of keys
@@ -101,9 +101,9 @@ def _dtype_of(array: Any) -> str:
     return str(dtype)
 
 
-def _flat(tree: Any) -> list[Any]:
+def _flat(tree: object) -> list[Any]:
     return list(jax.tree.leaves(tree, is_leaf=_is_none))
 
 
-def _is_none(node: Any) -> bool:
+def _is_none(node: object) -> bool:
     return node is None

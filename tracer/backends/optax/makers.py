@@ -49,7 +49,7 @@ def put_back() -> None:
 
 def _observing_new(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls: type, *args: object, **kwargs: object) -> Any:
         made = original(cls, *args, **kwargs)
         if under_way.depth or isinstance(made.update, TracedUpdate):
             return made  # a part: made by `inject_hyperparams` in each step, for example
@@ -62,7 +62,7 @@ def _observing_init(original: Callable[..., None]) -> Callable[..., None]:
     """For `MultiSteps`, a class that programs derive from."""
 
     @functools.wraps(original)
-    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(made: Any, *args: object, **kwargs: object) -> None:
         original(made, *args, **kwargs)
         if "update" not in vars(made):
             made.update = _observed(made)
@@ -70,7 +70,7 @@ def _observing_init(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _observed(made: Any) -> TracedUpdate:
+def _observed(made: object) -> TracedUpdate:
     """A traced `update`, with the name of the outermost function of optax that makes it."""
     frames = [*frames_from(sys._getframe(2))]
     makers = [*takewhile(_is_of_optax, frames)]

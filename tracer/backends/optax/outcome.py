@@ -18,7 +18,8 @@ the trace is incomplete.
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import jax
@@ -31,6 +32,9 @@ from tracer.backends.optax.leaves import names_in
 from tracer.core.interrupts import suppress_faults
 from tracer.core.patches import Patch
 
+if TYPE_CHECKING:
+    from optax import OptState, Updates
+
 _MAKERS = {
     "ApplyEvery": "apply_every",
     "ApplyIfFiniteState": "apply_if_finite",
@@ -42,7 +46,13 @@ _INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_sta
 """The field with the state of the inner transformation."""
 
 
-def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: list[str]) -> Any:
+def of_step(
+    before: "OptState",
+    after: "OptState",
+    updates: "Updates",
+    limit: int | None,
+    unknown: list[str],
+) -> jax.Array | None:
     """The outcome of a step's `updates`, from the states before and after it.
 
     It is a scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if updates are always kept.
@@ -56,7 +66,9 @@ def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: l
     return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
 
 
-def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any:
+def _came(
+    before: "OptState", after: "OptState", limit: int | None, unknown: list[str]
+) -> jax.Array | int | None:
     """The outcome by the only state that decides, and its inner states.
 
     None if no state decides, or if the outcome is unknown.
@@ -79,7 +91,9 @@ def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any
     return None
 
 
-def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
+def _of_state(
+    old: "OptState", state: "OptState", kept: jax.Array | int, limit: int | None
+) -> jax.Array | int | None:
     """The outcome by one state; `kept` is the outcome of its inner states if it keeps updates."""
     if _name(state) == "ApplyEvery":
         return jnp.where(state.count == 0, KEPT, SKIPPED)
@@ -93,17 +107,17 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
     return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
 
 
-def _name(state: Any) -> str:
+def _name(state: "OptState") -> str:
     return type(state).__name__
 
 
-def counts_in(before: Any, after: Any) -> tuple[Any, Any] | None:
+def counts_in(before: "OptState", after: "OptState") -> tuple[jax.Array, jax.Array] | None:
     """The step count in the states before and after a step, such as Adam's; None without one."""
     old, new = _count_in(before), _count_in(after)
     return None if old is None or new is None else (old, new)
 
 
-def _count_in(state: Any) -> Any:
+def _count_in(state: "OptState") -> jax.Array | None:
     for held in _named(state, "ScaleBy", "MultiStepsState", "InjectStateful"):
         count = getattr(held, "gradient_step", getattr(held, "count", None))
         if isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i":
@@ -111,10 +125,10 @@ def _count_in(state: Any) -> Any:
     return None
 
 
-def _named(state: Any, *names: str) -> list[Any]:
+def _named(state: "OptState", *names: str) -> list["OptState"]:
     """The outermost states in a state whose class names begin so."""
 
-    def is_named(held: Any) -> bool:
+    def is_named(held: "OptState") -> bool:
         return _name(held).startswith(names)
 
     return [*filter(is_named, jax.tree.leaves(state, is_leaf=is_named))]
@@ -126,7 +140,7 @@ def is_in_multi_steps() -> bool:
     return any(module.startswith("optax.") for module in modules)
 
 
-def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
+def _any_and_all_nonzero(updates: "Updates") -> tuple[jax.Array, jax.Array]:
     """Whether any leaf is not 0 anywhere, and whether this is so for all leaves."""
     leaves = [jnp.asarray(each) for each in jax.tree.leaves(updates)]
     leaves = [each for each in leaves if each.size and jnp.issubdtype(each.dtype, jnp.number)]
@@ -143,7 +157,7 @@ class _Watched:
     """A module as functions of optax see it, which observes where they use one attribute."""
 
     def __init__(
-        self, module: Any, used: str, observe: Callable[[Any, dict[str, Any]], Any]
+        self, module: ModuleType, used: str, observe: Callable[[Any, dict[str, Any]], object]
     ) -> None:
         """`observe` gets the attribute `used` and the variables of the function that uses it.
 
@@ -151,7 +165,7 @@ class _Watched:
         """
         self._module, self._used, self._observe = module, used, observe
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._module, name)
         if name == self._used and under_way.depth:
             with suppress_faults():
@@ -159,17 +173,19 @@ class _Watched:
         return found
 
 
-def is_zero(update: Any) -> bool:
+def is_zero(update: object) -> bool:
     """True if `set_to_zero` made this update, in the call under way on this thread."""
     made = under_way.zeros.get(id(update))
     return made is not None and made() is update
 
 
-def _in_set_to_zero(zeros_like: Any, values: dict[str, Any]) -> Any:
+def _in_set_to_zero(
+    zeros_like: Callable[[jax.Array], jax.Array], values: dict[str, Any]
+) -> Callable[[jax.Array], jax.Array]:
     """A `zeros_like` that notes what it makes."""
     under_way.names.update(names_in(values["updates"]))
 
-    def noting(leaf: Any) -> Any:
+    def noting(leaf: jax.Array) -> jax.Array:
         made = zeros_like(leaf)
         under_way.zeros[id(made)] = ref(made)
         return made
@@ -177,7 +193,7 @@ def _in_set_to_zero(zeros_like: Any, values: dict[str, Any]) -> Any:
     return noting
 
 
-def _in_decay(tree: Any, values: dict[str, Any]) -> Any:
+def _in_decay(tree: ModuleType, values: dict[str, Any]) -> ModuleType:
     """`jax.tree`; notes which leaves decay."""
     decay = values.get("weight_decay")
     if isinstance(decay, float):

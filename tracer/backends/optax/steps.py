@@ -10,7 +10,9 @@ from tracer.backends.jax.blocks import JaxBlocks
 from tracer.backends.optax import outcome
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.leaves import Leaves, Pairs
+from tracer.backends.optax.updates import TracedUpdate
 from tracer.core import calls
+from tracer.core.optimizers import Binding
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
@@ -27,10 +29,14 @@ class Step(calls.Step):
     __slots__ = ("counts", "given", "index", "update", "wanted")
 
     def __init__(
-        self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        update: TracedUpdate,
+        binding: Binding,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         self.update, self.index = update, binding.index
-        self.counts: tuple[Any, Any] | None = None
+        self.counts: tuple[jax.Array, jax.Array] | None = None
         self.recorder = self.wanted = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
@@ -45,7 +51,7 @@ class Step(calls.Step):
     def __enter__(self) -> "Step":
         return self
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.python = None
         if self.recorder is None or self.recorder.broken:
             return
@@ -56,7 +62,7 @@ class Step(calls.Step):
         except Exception as fault:
             self.recorder.fault(fault)
 
-    def _pairs(self, values: Any) -> Pairs | None:
+    def _pairs(self, values: object) -> Pairs | None:
         """Each value with its leaf: of the parameters, or else of the gradients.
 
         A custom `update` may use other argument names; then the values name the leaves.
@@ -66,7 +72,7 @@ class Step(calls.Step):
         trees = self.given.get("params"), self.given.get("updates"), values
         return variables.pairs(values, next((each for each in trees if each is not None), None))
 
-    def _note(self, result: Any) -> None:
+    def _note(self, result: object) -> None:
         """Note the returned updates, and their outcome if it is known."""
         recorder = self.recorder
         if not (isinstance(result, tuple | list) and len(result) == 2):
@@ -111,10 +117,10 @@ class OptaxBlocks(JaxBlocks):
         "reading the updates in a compiled program could change how XLA rounds the weights"
     )
 
-    def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
+    def steps_so_far(self, call: Any) -> tuple[jax.Array | int, jax.Array | int, None]:
         """The step count in the state before and after the step; -1 if it has none."""
         return (*(call.counts or (-1, -1)), None)
 
-    def auxiliary(self, call: calls.Call) -> Sequence[Any]:
+    def auxiliary(self, call: calls.Call) -> Sequence[jax.Array]:
         """The arguments and results of `update`, which make a `vmap` visible."""
         return call.result or ()

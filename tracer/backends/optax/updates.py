@@ -13,7 +13,7 @@ An update is what `update` returned for one leaf. Whether the program adds it to
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 from tracer.backends.optax.inside import holds, label, settings_in, under_way
@@ -21,6 +21,9 @@ from tracer.core.optimizers import NOT_SEEN, Binding, Made, made_here
 from tracer.core.registry import PROGRAM, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OPTAX, kind_of
+
+if TYPE_CHECKING:
+    import optax
 
 __tracebackhide__ = is_mistake
 
@@ -36,7 +39,9 @@ unused: "dict[int, TracedUpdate]" = {}
 class TracedUpdate:
     """The `update` of a transformation, whose calls are counted while it is wrapped."""
 
-    def __init__(self, given: Any, maker: str = "", made: Made = NOT_SEEN) -> None:
+    def __init__(
+        self, given: "optax.GradientTransformation", maker: str = "", made: Made = NOT_SEEN
+    ) -> None:
         """`given` is the transformation, `made` the line of the program that made it.
 
         One that has the name of a `maker` was made in a recording, and not wrapped: it is counted
@@ -44,9 +49,9 @@ class TracedUpdate:
         """
         functools.update_wrapper(self, given.update)
         self.given = given
-        self.original: Callable[..., Any] = given.update
+        self.original: optax.TransformUpdateFn = given.update
         self.maker, self.made = maker, made
-        self.sought: Any = given if _is_multi_steps(given) else given.update
+        self.sought: object = given if _is_multi_steps(given) else given.update
         """The object by which functions that use it are found."""
         self.limit: int | None = None
         """After how many skipped steps in a row an `apply_if_finite` inside it stops skipping."""
@@ -54,7 +59,7 @@ class TracedUpdate:
         """Whether it was called while nothing counted it."""
         _all.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         unused.pop(id(self), None)
         binding = bindings.get(id(self))
         if self.maker and not (binding is not None and PROGRAM in binding.holders):
@@ -88,26 +93,26 @@ class TracedUpdate:
     def __copy__(self) -> "TracedUpdate":
         return self
 
-    def __deepcopy__(self, memo: Any) -> "TracedUpdate":
+    def __deepcopy__(self, memo: object) -> "TracedUpdate":
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return copy.copy, (self.original,)  # it returns functions unchanged
 
 
-def _is_wrapped(each: Any) -> bool:
+def _is_wrapped(each: object) -> bool:
     """True for an `update` that the program wrapped."""
     binding = bindings.get(id(each)) if type(each) is TracedUpdate else None
     return binding is not None and PROGRAM in binding.holders
 
 
-def is_transformation(given: Any) -> bool:
+def is_transformation(given: object) -> bool:
     """True for a transformation of optax: a tuple of `init` and `update`, or a `MultiSteps`."""
     kind = kind_of(type(given))
     return kind is not None and kind.name == OPTAX and type(given) is not TracedUpdate
 
 
-def _is_multi_steps(given: Any) -> bool:
+def _is_multi_steps(given: object) -> bool:
     return any(
         base.__name__ == "MultiSteps" and base.__module__.partition(".")[0] == "optax"
         for base in type(given).__mro__
@@ -116,10 +121,7 @@ def _is_multi_steps(given: Any) -> bool:
 
 def standing_for(given: Any) -> Any:
     """The registry key of an optimizer: for a traced transformation, its `update`."""
-    if isinstance(given, tuple):
-        update = getattr(given, "update", None)
-    else:
-        update = getattr(given, "__dict__", {}).get("update")
+    update = getattr(given, "update", None)
     return update if type(update) is TracedUpdate else given
 
 
@@ -155,7 +157,7 @@ def living() -> list[TracedUpdate]:
     ]
 
 
-def refuse(given: Any) -> NoReturn:
+def refuse(given: object) -> NoReturn:
     """Raise for an untraced transformation, in a place where it cannot be replaced."""
     raise UnsupportedOptimizer(
         f"this optax transformation ({label(given)}) is not traced: train with the result of "
