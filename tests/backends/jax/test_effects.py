@@ -91,17 +91,6 @@ def test_weights_of_many_types(way: Any) -> None:
     weights.compare(way(weights))
 
 
-def test_assigned_in_eager_mode() -> None:
-    """`apply` assigns to the variables themselves."""
-    weights = Weights(tracer.wrap(Plain(), effects=True))
-
-    def run(values: Any, of_optimizer: Any, amount: Any) -> Any:
-        weights.optimizer.apply(weights.gradients(amount), weights.variables)
-        return weights_of(weights.variables), of_optimizer
-
-    weights.compare(run)
-
-
 def test_in_a_scope_of_the_program() -> None:
     """A program that keeps the state by itself: the values are those of its scope."""
     weights = Weights(tracer.wrap(Plain(), effects=True))

@@ -16,11 +16,8 @@ from tracer.core.registry import bindings
 
 TRANSFORMATIONS: dict[str, Callable[[], Any]] = {
     "adam": lambda: optax.adam(0.01),
-    "sgd_momentum": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
-    "clipped_adamw": lambda: optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.01)),
     "multi_steps": lambda: optax.MultiSteps(optax.adam(0.01), 3),
     "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(0.01), 3),
-    "injected": lambda: optax.inject_hyperparams(optax.adam)(0.01),
 }
 RANDOM = np.random.default_rng(3)
 PARAMS = {

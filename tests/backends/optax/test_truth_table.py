@@ -129,17 +129,6 @@ def multi_steps() -> Ran:
     return run._replace(discarded=8 * 3)
 
 
-def multi_steps_eagerly() -> Ran:
-    def run(loop: Loop) -> None:
-        for _ in range(6):
-            loop.state = loop.step(loop.state)
-
-    run_of = looped(
-        run, [0, 3] * 3, inner=optax.MultiSteps(odometer(), 2).gradient_transformation()
-    )
-    return run_of._replace(discarded=3 * 3)
-
-
 def multi_steps_that_skip() -> Ran:
     """Steps that are not finite are as if they had not been: nothing is computed in them."""
     tx = optax.MultiSteps(odometer(), 2, should_skip_update_fn=optax.transforms.skip_not_finite)
@@ -323,14 +312,6 @@ def test_set_to_zero_as_a_helper() -> None:
     assert trace.count("updates", by="variable") == {("a/bias",): 3, ("a/kernel",): 3}
     assert not trace.complete
     assert trace.notes[0].startswith("a transformation around set_to_zero may change")
-
-
-def test_a_frozen_leaf_is_no_matter_of_the_part_after_it() -> None:
-    inner = tracer.wrap(odometer())
-    loop = Loop(tracer.wrap(optax.chain(parts(), inner)))
-    loop.run([1.0] * 2)
-    trace = tracer.trace_of(inner)
-    assert (trace.updates(), trace.complete) == (6, True)
 
 
 def test_each_block_over_a_program_of_an_earlier_block_is_saved() -> None:
