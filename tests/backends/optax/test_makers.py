@@ -1,5 +1,6 @@
 """What is made of optax while anything is recorded is counted, unwrapped."""
 
+import copy
 import inspect
 import pickle
 from collections.abc import Callable
@@ -191,6 +192,21 @@ def test_the_classes_are_as_they_were() -> None:
     assert [(kind.__new__, kind.__init__, inspect.signature(kind)) for kind in homes] == before
     assert inspect.isfunction(optax.adam(0.1).update)
     assert not any(patch.until == "recorded" for patch in patches.patches)
+
+
+def test_a_tree_with_a_transformation_is_made_again_as_it_was() -> None:
+    """As Equinox does in each step: leaves are compared by identity, or are None in one half."""
+    earlier = optax.sgd(0.1)
+    with tracer.record() as recording:
+        for tx in (earlier, optax.sgd(0.1)):
+            leaves, structure = jax.tree.flatten({"tx": tx})
+            assert structure.unflatten([None, None])["tx"] == (None, None)
+            assert structure.unflatten(leaves) == structure.unflatten(leaves)
+            assert jax.tree.unflatten(structure, leaves)["tx"].update is copy.copy(tx).update
+            assert copy.copy(tx).update is tx.update
+        assert optax.GradientTransformation(min, max) == optax.GradientTransformation(min, max)
+    made = [each.class_name for each in recording.trace().optimizers]
+    assert sorted(made) == ["optax.max", "optax.sgd", "optax.sgd"]
 
 
 def test_what_was_made_in_one_block_is_counted_in_the_next() -> None:

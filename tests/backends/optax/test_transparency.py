@@ -146,17 +146,6 @@ def test_the_same_error() -> None:
     assert errors[0] == errors[1]
 
 
-def test_an_error_of_jax_names_the_same_functions() -> None:
-    """The branches of `apply_if_finite` return integers and floats."""
-    plain = optax.apply_if_finite(optax.sgd(0.1), 2)
-    errors, given = [], {"n": jnp.arange(3)}
-    for tx in (plain, tracer.wrap(plain)):
-        with pytest.raises(TypeError, match="true_fun is do_update at ") as caught:
-            jax.jit(tx.update)(given, tx.init(given), given)
-        errors.append(str(caught.value))
-    assert errors[0] == errors[1]
-
-
 def test_nothing_is_left_of_one_that_is_gone() -> None:
     import gc
 

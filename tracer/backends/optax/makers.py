@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from types import FrameType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import held_in, label, under_way
@@ -20,6 +21,10 @@ from tracer.core.call_paths import frames_from
 from tracer.core.optimizers import made_here
 from tracer.core.patches import Patch
 
+_COPYING = ("copyreg", "equinox", "jax")
+"""The packages that make a transformation again, as of the leaves of a tree."""
+_known: "WeakValueDictionary[int, TracedUpdate]" = WeakValueDictionary()
+"""By the `id` of the original: a program that makes a tree again has the same function in it."""
 _exchanged: list[Patch] = []
 
 
@@ -51,9 +56,12 @@ def _observing_new(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __new__(cls: type, *args: object, **kwargs: object) -> Any:
         made = original(cls, *args, **kwargs)
-        if under_way.depth or isinstance(made.update, TracedUpdate):
-            return made  # a part: made by `inject_hyperparams` in each step, for example
-        return made._replace(update=_observed(made))
+        home = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        is_part = under_way.depth > 0  # made by `inject_hyperparams` in each step, for example
+        is_seen = type(made.update) is TracedUpdate or not callable(made.update)  # a mark of a tree
+        if is_part or is_seen or home in _COPYING:
+            return made
+        return made._replace(update=_known.get(id(made.update)) or _observed(made))
 
     return __new__
 
@@ -77,6 +85,7 @@ def _observed(made: object) -> TracedUpdate:
     known = makers and makers[-1].f_globals.get(makers[-1].f_code.co_name)
     name = makers[-1].f_code.co_name if known else label(made)
     update = TracedUpdate(made, name, made_here(made))
+    _known[id(update.original)] = update
     for part in held_in(update.original):
         updates.unused.pop(id(part), None)
     in_init = any(frame.f_code.co_name in _INITS for frame in filter(_is_of_optax, frames))
