@@ -14,7 +14,7 @@ is conditional.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +37,6 @@ from tracer.core.tracings import Arguments, Definition, Part
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
-if TYPE_CHECKING:
-    import keras
-
 AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""
 
@@ -60,7 +57,7 @@ _INSIDE = (
 class StepStart(NamedTuple):
     """The state of an optimizer when its step begins."""
 
-    clock: "keras.Variable"
+    clock: object
     """The variable that holds the optimizer's iterations."""
     value: jax.Array
     """Its value, or the value that `stateless_apply` gets for it."""
@@ -96,7 +93,7 @@ def is_distributed() -> bool:
     return jax.process_count() > 1 or distribution() is not None
 
 
-def distribution() -> "keras.distribution.Distribution | None":
+def distribution() -> Any:
     """The current distribution of `keras.distribution`; None without one."""
     module = getattr(sys.modules.get("keras"), "distribution", None)
     return None if module is None else module.distribution()
@@ -109,7 +106,7 @@ def _step_start(call: Any) -> StepStart | None:
     return None if before is None else StepStart(clock, before)
 
 
-def clock_of(optimizer: object) -> "keras.Variable | None":
+def clock_of(optimizer: object) -> object:
     """The variable with an optimizer's iterations; None without one."""
     return getattr(innermost(optimizer), "_iterations", None)
 
@@ -239,9 +236,7 @@ class JaxBlocks(backend.Blocks):
         with self.counters.lock:
             self.tracings.add(root, part, define, self.counters.steps, failed)
 
-    def steps_so_far(
-        self, call: Call
-    ) -> tuple[jax.Array | int, jax.Array | int, "keras.Variable | None"]:
+    def steps_so_far(self, call: Call) -> tuple[jax.Array | int, jax.Array | int, object]:
         """The iterations before and after a block, and the variable that holds them."""
         if not isinstance(call.extra, StepStart):
             return 0, 0, None

@@ -11,7 +11,7 @@ eager mode, a separate program computes them.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,6 @@ import numpy as np
 
 from tracer.core.calls import Step
 from tracer.core.counters import EffectLogs, Source, questions, sources_of
-
-if TYPE_CHECKING:
-    import keras
 
 
 def value_of(variable: object, most: int) -> np.ndarray[Any, Any] | None:
@@ -54,7 +51,7 @@ def value_before(step: Any, variable: object) -> jax.Array | None:
     return getattr(variable, "value", None)
 
 
-def value_after(step: Any, variable: "keras.Variable") -> jax.Array | None:
+def value_after(step: Any, variable: Any) -> jax.Array | None:
     """The value of a variable when a step method has ended; None if it is unknown."""
     if step.method == "stateless_apply":
         return _by_variable(step, step.result).get(id(variable))
@@ -102,7 +99,7 @@ class JaxEffects(EffectLogs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Any, index: int, variable: "keras.Variable") -> None:
+    def hold(self, call: Any, index: int, variable: Any) -> None:
         """Keep the value of a variable that the step `call` gets.
 
         The values that `stateless_apply` gets are read from its arguments when it has ended.
