@@ -19,7 +19,7 @@ def not_known(code: Any, line: int) -> None:
 def line_here() -> Line:
     """The line of the program that calls this."""
     paths = Paths(not_known)
-    (line,) = paths.rows[paths.above(sys._getframe(1))]
+    (line,) = paths.lines(paths.above(sys._getframe(1)))
     return line
 
 

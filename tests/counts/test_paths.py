@@ -345,7 +345,7 @@ def test_why_a_function_was_traced(program: Program) -> None:
         ("", "first", 0),
         ("x: float32[3] -> float32[4]", "shape", 2),
         ("x: float32[4] -> float64[4]", "type", 3),
-        ("training: True -> False", "value", 4),
+        ("x: float64[4] -> float32[4]; training: True -> False", "value", 4),
         ("more: None -> " + more.format(1), "structure", 5),
         (f"more: {more.format(1)} -> {more.format(2)}", "inside", 6),
     ]

@@ -17,7 +17,7 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.core import locks
-from tracer.core.call_paths import UNKNOWN, Paths
+from tracer.core.call_paths import Paths
 from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters
@@ -142,18 +142,16 @@ class Variables:
         variable, if there is one.
         """
         known = self._known(variable)
-        if known is not None:
-            return known
-        row = self._row(variable if named is None else named)
-        with self._lock:
-            known = self._known(variable)
-            if known is not None:  # another thread has added it meanwhile
-                return known
-            index = len(self._plain)
-            self.objects[index:] = [ref(variable)]  # a signal handler may raise between two lines
-            self._plain.append(row)
-            self._index[id(variable)] = (ref(variable), index)
-        return index
+        if known is None:
+            row = self._row(variable)
+            with self._lock:
+                known = self._known(variable)
+                if known is None:  # no other thread has added it meanwhile
+                    known = len(self._plain)
+                    self.objects[known:] = [ref(variable)]  # a signal may come between two lines
+                    self._plain.append(row)
+                    self._index[id(variable)] = (ref(variable), known)
+        return known
 
     def _known(self, variable: Any) -> int | None:
         known = self._index.get(id(variable))
@@ -220,13 +218,13 @@ class Blocks:
             number = step.numbers[replica] = self.counters.take_number(replica)
         return number
 
-    def _path_to(self, call: Call) -> int:
+    def _path_to(self, call: Call) -> int | None:
         """Return the path to a call of this thread; find it if it is unknown."""
-        if isinstance(call, Step) and call.path != UNKNOWN:
+        if isinstance(call, Step) and call.path is not None:
             return call.path
         return self.path_of(sys._getframe(1), call.distributed)
 
-    def path_of(self, python: Any, distributed: bool) -> int:
+    def path_of(self, python: Any, distributed: bool) -> int | None:
         """The path to a call by the Python frame `python`, perhaps under a strategy."""
         return self.callers.above(python)
 

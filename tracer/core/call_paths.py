@@ -27,9 +27,6 @@ from tracer.core import locks
 from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
 
-UNKNOWN = -1
-"""The number of an unknown path."""
-
 _MAX_FRAMES = 4096
 """The most frames known by their instructions; at this number all are forgotten."""
 
@@ -121,11 +118,11 @@ class Paths:
     def __init__(self, author_of: AuthorOf = lambda code, line: None) -> None:
         """`author_of` maps a line of generated code to its author's line."""
         self.rows: list[tuple[Line, ...]] = []
-        self.traced: Counter[tuple[int, int]] = Counter()
+        self.traced: Counter[tuple[int, int | None]] = Counter()
         """The number of calls while tracing, by site and path."""
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._author_of = author_of
-        self._known: dict[tuple[int, int], tuple[Sort, int, CodeType]] = {}
+        self._known: dict[tuple[int, int], tuple[Sort, int | None, CodeType]] = {}
         self._lock = locks.new_lock("paths")
 
     def number(self, lines: Sequence[Line]) -> int:
@@ -138,28 +135,26 @@ class Paths:
                 self.rows.append(row)
             return number
 
-    def of(self, frames: Iterable[FrameType]) -> int:
+    def of(self, frames: Iterable[FrameType]) -> int | None:
         """Return the path to these frames, innermost first: the first line of the program.
 
         The first line of a package if there is none of the program.
         """
-        package = UNKNOWN
+        package: int | None = None
         for frame in frames:
             known = self._known.get((id(frame.f_code), frame.f_lasti))
             sort, number, _ = known or self._find(frame)
             if sort == "program":
                 return number
-            if package == UNKNOWN:
-                package = number
+            package = number if package is None else package
         return package
 
-    def above(self, frame: FrameType | None) -> int:
+    def above(self, frame: FrameType | None) -> int | None:
         """Return the path to the running `frame`."""
         return self.of(frames_from(frame))
 
-    def _find(self, frame: FrameType) -> tuple[Sort, int, CodeType]:
-        code, number = frame.f_code, UNKNOWN
-        sort = sort_of(frame)
+    def _find(self, frame: FrameType) -> tuple[Sort, int | None, CodeType]:
+        code, number, sort = frame.f_code, None, sort_of(frame)
         if sort in ("program", "package"):
             line = Line(qualified(code), code.co_filename, frame.f_lineno or code.co_firstlineno)
             if "__autograph_generated_file" in code.co_filename:
@@ -170,19 +165,14 @@ class Paths:
         found = self._known[id(code), frame.f_lasti] = sort, number, code
         return found
 
-    def lines(self, path: int) -> tuple[Line, ...]:
+    def lines(self, path: int | None) -> tuple[Line, ...]:
         """The lines of a path; empty if the path is unknown."""
-        return () if path == UNKNOWN else self.rows[path]
+        return () if path is None else self.rows[path]
 
-    def line(self, path: int) -> str:
+    def line(self, path: int | None) -> str:
         """The innermost program line in a path: `train.py:12`; empty if there is none."""
         lines = reversed(self.lines(path))
         return next((f"{each.file}:{each.number}" for each in lines if each.file), "")
-
-
-def path_or_none(path: int) -> int | None:
-    """The index of a path in a trace; None if it is unknown."""
-    return None if path == UNKNOWN else path
 
 
 def frames_from(at: Any) -> Iterator[Any]:

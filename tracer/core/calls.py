@@ -100,7 +100,7 @@ class Step(Call):
     __slots__ = ("before", "failing", "numbers", "path")
 
     role = "step"
-    path: int
+    path: int | None
     """The number of the path to the step in eager mode: see `tracer.core.call_paths`."""
     failing: int | None
     """The variable on which an apply method raised; set on the outermost step."""

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tracer.core import locks
-from tracer.core.call_paths import UNKNOWN
 from tracer.core.log import HostLog, Reading, since, until
 from tracer.model.records import OBSERVATIONS, Observation
 
@@ -24,7 +23,7 @@ class CountedBlock(NamedTuple):
     step: bool
     """Whether the block is a step when it does not run inside another step."""
     sites: tuple[int, ...]
-    path: int = UNKNOWN
+    path: int | None = None
     """The number of the path to the block; in a graph, the path of its tracing."""
 
 

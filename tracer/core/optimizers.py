@@ -155,10 +155,10 @@ class Optimizers:
             if not blocks.is_behind(optimizer):
                 own = self._backend.iterations_of(optimizer)
                 moved = self._moved(index, own, optimizer, before, blocks)
-                if own is not None and moved is not None and index in self.stepping:
+                # In Keras 3, a loss scale counts no steps.
+                has_stepped = index in self.stepping and "LossScale" not in traced.class_name
+                if own is not None and moved is not None and has_stepped:
                     counted = [evidence.Iterations(own - moved, own)]
-            if "LossScale" in traced.class_name:  # in Keras 3 it counts no steps
-                counted = []
             yield Optimizer(
                 name,
                 traced.class_name,

@@ -27,7 +27,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.core.backend import Backend, Root
-from tracer.core.call_paths import UNKNOWN, frames_from
+from tracer.core.call_paths import frames_from
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, Token, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.optimizers import Optimizers
@@ -86,7 +86,7 @@ class Recorder(Root):
         if not self.backend.locate(call, stack, self.calls_under_way):
             return
         if isinstance(call, Step):
-            call.path, call.numbers, call.failing, call.before = UNKNOWN, {}, None, None
+            call.path, call.numbers, call.failing, call.before = None, {}, None, None
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
             site = self.sites.number(optimizer, method, "step", replica=call.replica)
@@ -140,7 +140,7 @@ class Recorder(Root):
         self.backend.locate(call, stack, self.calls_under_way)
         role: Role = "update" if call.applying is None else "apply"
         call.own = self.sites_of(call, optimizer, apply, role, pairs)
-        call.applying = call.own[0] if call.own else UNKNOWN
+        call.applying = call.own[0] if call.own else -1
         if not (apply.many or call.own):
             return None
         call.variable = None if apply.many else variable

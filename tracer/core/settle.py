@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tracer.core.call_paths import path_or_none
 from tracer.core.calls import Site
 from tracer.core.counters import Counted, CountedBlock, Source
 from tracer.core.late_wrap import SESSION_GRAPH
@@ -204,7 +203,7 @@ def _blocks(
             total=placed_total if inside else reading.outside[flags],
             runs=runs,
             outside=not inside,
-            path=path_or_none(key.path),
+            path=key.path,
         )
 
 
@@ -224,7 +223,7 @@ def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]
 
 def calls_of(
     root: int,
-    calls: Mapping[tuple[Site, int], Sequence[int]],
+    calls: Mapping[tuple[Site, int | None], Sequence[int]],
     methods: Mapping[str, int],
     replicas: Mapping[int, int],
 ) -> Iterator[Block]:
@@ -232,7 +231,7 @@ def calls_of(
 
     Variables with equal counts share a block.
     """
-    counts: Counter[tuple[Site, int, str]] = Counter()
+    counts: Counter[tuple[Site, int | None, str]] = Counter()
     for (site, path), numbers in calls.items():
         if site.role != "request":
             for context, number in zip(("eager", "tracing"), numbers, strict=True):
@@ -241,7 +240,7 @@ def calls_of(
     for site, variables, path, context, number in _put_together(rows):
         entry = Entry(site.optimizer, methods[site.method], "call", site.kind, variables)
         place = root, replicas[site.replica], context
-        yield Block(*place, "", False, (entry,), number, (), path=path_or_none(path))
+        yield Block(*place, "", False, (entry,), number, (), path=path)
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from tracer.core import settle, tracings
 from tracer.core.backend import Root, Surroundings, passed_to_any
-from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
 from tracer.model.names import distinct, finder
@@ -41,7 +40,7 @@ from tracer.model.records import (
 from tracer.model.trace import Trace
 from tracer.model.words import some
 
-_Called = Mapping[tuple[int, int], Sequence[int]]
+_Called = Mapping[tuple[int, int | None], Sequence[int]]
 """The number of calls [in eager mode, while tracing], by the numbers of a site and a path."""
 
 
@@ -126,11 +125,11 @@ class Reader:
 
     def _called_so_far(self) -> _Called:
         """The number of calls of each site [in eager mode, while tracing] by each path."""
-        calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        calls: dict[tuple[int, int | None], list[int]] = defaultdict(lambda: [0, 0])
         for number, (failed, traced) in enumerate(self._root.sites.calls):
-            calls[number, UNKNOWN] = [failed, traced]
+            calls[number, None] = [failed, traced]
         for (number, path), traced in list(self._root.blocks.callers.traced.items()):
-            calls[number, UNKNOWN][1] -= traced
+            calls[number, None][1] -= traced
             calls[number, path][1] += traced
         for block, log in self._root.blocks.counters.logs.items():
             if not block.function:
@@ -144,7 +143,12 @@ class Reader:
         sites = list(self._root.sites.sites)
         methods = _indices(site.method for site in sites)
         replicas = _indices(sorted({site.replica for site in sites} | set(now.counts)))
-        ended, not_compared = _settled(now.counts, baseline)
+        new_counts = [
+            (replica, counted.since(baseline.counts.get(replica, Counted(0, {}))))
+            for replica, counted in now.counts.items()
+        ]
+        ended = {replica: settle.settle(counted) for replica, counted in new_counts}
+        not_compared = sum(settle.not_compared(counted) for _, counted in new_counts)
         blocks, texts = settle.blocks_of(optimizers.root, sites, ended, methods, replicas)
         unknown = [*map(Note, texts)]
         if not_compared:
@@ -158,7 +162,7 @@ class Reader:
         calls = {
             (sites[number], path): times
             for (number, path), times in new.items()
-            if any(times) or (path == UNKNOWN and number not in called_now)
+            if any(times) or (path is None and number not in called_now)
         }
         step_methods = {method for each in optimizers.all for method in each.kind.step_methods}
         names = optimizers.names()
@@ -242,11 +246,12 @@ class Reader:
         missed = [*self._root.blocks.missed(readable)]
         entries = [(block, entry) for block in blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
-        stepped = {
-            entry.optimizer for block, entry in entries if entry.role == "step" and block.total
-        }
-        with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
-        if "request" in roles and "update" not in roles and stepped & with_own_step:
+        has_own_step = any(
+            self._optimizers.all[entry.optimizer].own_steps
+            for block, entry in entries
+            if entry.role == "step" and block.total
+        )
+        if "request" in roles and "update" not in roles and has_own_step:
             missed.append(_BYPASSED)
         return (
             *_notes_on(self._root.where),
@@ -263,16 +268,6 @@ class Reader:
 def _indices(values: Iterable[Any]) -> dict[Any, int]:
     """The index of each distinct value."""
     return {value: index for index, value in enumerate(dict.fromkeys(values))}
-
-
-def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended], int]:
-    """What ended after the baseline, by replica, and how many of the steps were not compared."""
-    new = {
-        replica: counted.since(baseline.counts.get(replica, Counted(0, {})))
-        for replica, counted in counts.items()
-    }
-    ended = {replica: settle.settle(counted) for replica, counted in new.items()}
-    return ended, sum(map(settle.not_compared, new.values()))
 
 
 _NOT_COMPARED = (

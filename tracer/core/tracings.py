@@ -4,13 +4,13 @@ A framework reports why a program is traced and for which arguments (`Definition
 in it with its number of runs (`Part`). A tracing is of the outermost function.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from tracer.core.call_paths import path_or_none
 from tracer.model.records import Graph
 
 MAX_SIGNATURES = 256
@@ -36,8 +36,6 @@ class Definition(NamedTuple):
     function: str
     signature: str
     arguments: Arguments
-    known: Iterable[Arguments]
-    """The arguments of earlier tracings of the function."""
 
 
 class Part(NamedTuple):
@@ -45,6 +43,8 @@ class Part(NamedTuple):
 
     replica: int
     step: bool
+    place: Hashable
+    """Equal for the blocks of one function inside the outermost function."""
     ran: Callable[[TotalOf], int]
     """Returns how often the block has run so far."""
 
@@ -64,10 +64,17 @@ class Tracing:
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
         most = max(times for _, times in ran)
+        # A function that makes variables is traced twice even inside another one, as in Keras 3.
+        inside: Counter[Hashable] = Counter()
+        for part, times in ran:
+            if part.step:
+                inside[part.place] += times
+        idle = sum(not times for times in inside.values()) if any(inside.values()) else 0
         return replace(
             self._begun,
             replica=replica,
-            idle=int(not most),
+            tracings=1 + idle,
+            idle=idle + (not most),
             steps=sum(steps) if steps else most,
             failed=int(self.failed and not most),
         )
@@ -79,12 +86,14 @@ class Tracings:
     def __init__(self) -> None:
         self.all: list[Tracing] = []
         self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
+        self._last: dict[str, Arguments] = {}
+        """The arguments of the last tracing, by function."""
 
     def add(
         self,
         program: Any,
         part: Part,
-        define: Callable[[], tuple[Definition, int]],
+        define: Callable[[], tuple[Definition, int | None]],
         after: Callable[[], int],
         failed: bool,
     ) -> None:
@@ -96,10 +105,9 @@ class Tracings:
         tracing = self._of.get(program)
         if tracing is None:
             of, path = define()
-            detail, caller = _changed(of), path_or_none(path)
-            begun = Graph(
-                0, 0, of.function, of.signature, 1, 1, 0, after(), path=caller, detail=detail
-            )
+            detail = _changes(self._last.get(of.function, of.arguments), of.arguments)
+            self._last[of.function] = of.arguments
+            begun = Graph(0, 0, of.function, of.signature, 1, 1, 0, after(), 0, path, detail)
             tracing = self._of[program] = Tracing(begun)
             self.all.append(tracing)
         tracing.parts.append(part)
@@ -137,18 +145,12 @@ def _added(one: Graph, other: Graph) -> Graph:
     )
 
 
-def _changed(definition: Definition) -> str:
-    """How the arguments differ from the most similar known ones; empty if they do not."""
-    changes = [_changes(known, definition.arguments) for known in definition.known]
-    least = min(reversed(changes), key=len, default=[])
-    more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
-    return "; ".join(least[:MAX_NAMES]) + more
-
-
-def _changes(old: Arguments, new: Arguments) -> list[str]:
-    """The parts that differ between the arguments of two tracings, with their texts."""
-    return [
+def _changes(old: Arguments, new: Arguments) -> str:
+    """The parts that differ between the arguments of two tracings; empty if none do."""
+    changes = [
         f"{part}: {old.get(part, 'nothing')} -> {new.get(part, 'nothing')}"
         for part in dict.fromkeys([*old, *new])
         if old.get(part) != new.get(part)
     ]
+    more = f"; and {len(changes) - MAX_NAMES} more" if len(changes) > MAX_NAMES else ""
+    return "; ".join(changes[:MAX_NAMES]) + more

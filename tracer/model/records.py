@@ -241,7 +241,7 @@ class Graph(msgspec.Struct, frozen=True):
     """The index of the path to the call that caused the first tracing; None if unknown."""
     detail: str = ""
     """What changed for the first tracing: `x: float32[32, 4] -> float32[8, 4]`. Empty if no
-    argument did: at the first call, or for a new function object."""
+    argument did since the function's tracing before, or there was none."""
 
 
 class RateRun(msgspec.Struct, frozen=True, array_like=True):

@@ -30,10 +30,9 @@ from tracer.backends.jax.values import (
 )
 from tracer.core import backend
 from tracer.core.backend import Stepped
-from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
-from tracer.core.tracings import Arguments, Definition, Part
+from tracer.core.tracings import Definition, Part
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
@@ -139,7 +138,6 @@ class JaxBlocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = ProgramCounters(root.sites, root.note, root.fault)
-        self._traced_for: dict[str, list[Arguments]] = {}
 
     def note(self, call: Call, failed: bool) -> None:
         """Note the sites of a group whose result may be discarded."""
@@ -228,11 +226,10 @@ class JaxBlocks(backend.Blocks):
         root, runs = compat.outermost(call.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
-        def define() -> tuple[Definition, int]:
-            path = UNKNOWN if caller is None else self.callers.above(caller)
-            return compat.definition_of(root, self._traced_for), path
+        def define() -> tuple[Definition, int | None]:
+            return compat.definition_of(root), self.callers.above(caller)
 
-        part = Part(0, program.step, lambda _: runs[0] or max([*runs.values()], default=0))
+        part = Part(0, program.step, None, lambda _: runs[0] or max([*runs.values()], default=0))
         with self.counters.lock:
             self.tracings.add(root, part, define, self.counters.steps, failed)
 

@@ -19,7 +19,7 @@ import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.core.call_paths import frames_from
-from tracer.core.tracings import MAX_NAMES, Arguments, Definition
+from tracer.core.tracings import MAX_NAMES, Definition
 from tracer.errors import UnsupportedOptimizer
 from tracer.model.words import some
 
@@ -44,9 +44,6 @@ except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.10 to 0.12"
     ) from error
-
-_COMPARED = 64
-"""With how many of the earliest tracings of a function a new one is compared."""
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
@@ -165,12 +162,7 @@ def forget(function: object) -> None:
 
 def function_name(graph: DynamicJaxprTrace) -> str:
     """The name of the function being traced; `program` if JAX does not tell."""
-    return function_place(graph).partition(" at ")[0]
-
-
-def function_place(trace: DynamicJaxprTrace) -> str:
-    """The name and the place of the function being traced: `step at train.py:9`."""
-    return str(_known_of(trace, "func_src_info") or "program")
+    return str(_known_of(graph, "func_src_info") or "program").partition(" at ")[0]
 
 
 def _known_of(trace: object, what: str) -> Any:
@@ -203,17 +195,10 @@ def arguments_of(trace: DynamicJaxprTrace) -> dict[str, str]:
     return found
 
 
-def definition_of(trace: DynamicJaxprTrace, earlier: dict[str, list[Arguments]]) -> Definition:
-    """The definition of the function that `trace`, an outermost one, traces.
-
-    `earlier` has the arguments of earlier tracings by function, and gets these.
-    """
-    leaves, place = arguments_of(trace), function_place(trace)
-    known = earlier.setdefault(place, [])
-    signature, before = signature_of(leaves), tuple(known)
-    if len(known) < _COMPARED and leaves not in known:  # each step may trace it again
-        known.append(leaves)
-    return Definition(function_name(trace), signature, leaves, before)
+def definition_of(trace: DynamicJaxprTrace) -> Definition:
+    """The definition of the function that `trace`, an outermost one, traces."""
+    leaves = arguments_of(trace)
+    return Definition(function_name(trace), signature_of(leaves), leaves)
 
 
 def signature_of(leaves: dict[str, str]) -> str:

@@ -56,7 +56,7 @@ class ProgramBlock:
     sites: tuple[int, ...]
     decided: frozenset[int]
     """The sites whose outcome the op reports."""
-    path: int
+    path: int | None
     clock: object
     """The variable with the iterations that are reported; None without one."""
     variables: tuple[int, ...]

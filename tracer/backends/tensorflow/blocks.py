@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 import tensorflow as tf
 
@@ -152,7 +153,7 @@ class GraphBlocks(backend.Blocks):
             else:
                 self._count_in_session(block, call)
 
-    def path_of(self, python: Any, distributed: bool) -> int:
+    def path_of(self, python: Any, distributed: bool) -> int | None:
         """The path to a call by the Python frame `python`, perhaps under a strategy."""
         return self.callers.of(frames_around(python)) if distributed else self.callers.above(python)
 
@@ -180,7 +181,11 @@ class GraphBlocks(backend.Blocks):
             work = compat.updates_since(graph, call.extra.start)
         use = self.counters.ledger(block.replica).count(block, root, stamp, work)
         replica = block.replica
-        part = Part(replica, block.step, lambda total_of: use.ran(total_of(replica, use.number)))
+        place = ref(call.place.region)
+        hash(place)  # a weak reference must be hashed while its object is alive
+        part = Part(
+            replica, block.step, place, lambda total_of: use.ran(total_of(replica, use.number))
+        )
         with self.counters.lock:
             define = partial(self.callers.definition, root)
             self.tracings.add(root, part, define, self.counters.steps, failed)

@@ -89,7 +89,7 @@ class Callers(Paths):
                 self.traced[site, path] += 1
         return path
 
-    def definition(self, root: Any) -> tuple[Definition, int]:
+    def definition(self, root: Any) -> tuple[Definition, int | None]:
         """The definition of the outermost function, with the graph `root`, that this thread traces,
         and the path of its call.
         """
@@ -97,19 +97,13 @@ class Callers(Paths):
         path = self.of(frames[outermost_tracing(frames) + 1 :])
         values = next((each.f_locals for each in reversed(frames) if each.f_code is _DEFINE), None)
         if values is None:
-            return Definition(name, "", {}, ()), path
+            return Definition(name, "", {}), path
         arguments = _arguments(values["target_func_type"])  # perhaps more general than the call's
         texts = (f"{part}: {_ADDRESS.sub('', text)}" for part, text in arguments.items())
-        cache = getattr(values.get("tracing_options"), "function_cache", None)
-        known = [] if cache is None else list(cache.values())[-_COMPARED:]
-        types = (_arguments(each.function_type) for each in known)
-        return Definition(name, ", ".join(texts), arguments, types), path
+        return Definition(name, ", ".join(texts), arguments), path
 
 
 # The arguments of a tracing.
-
-_COMPARED = 64
-"""With how many of the latest earlier tracings a new one is compared."""
 
 _DEFINE = tracing_compilation._maybe_define_function.__code__
 

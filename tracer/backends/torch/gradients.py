@@ -168,7 +168,7 @@ def watch(wanted: bool) -> None:
 
 
 @compat.left_alone
-def _notify(callback: str, *given: int) -> None:
+def _notify(callback: str, *given: int | None) -> None:
     """Call a method of the monitors of this thread; one that raises is dropped."""
     for monitor in list(GradientMonitor.monitors):
         if monitor.thread == get_ident() and not monitor.rests:
