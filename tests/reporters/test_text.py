@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from support import traces
 from support.cost import at_most
 from support.golden import assert_golden
-from support.traces import block, called, request, step, update
+from support.traces import block, request, step, update
 
 from tracer.errors import UnknownName
 from tracer.model.merge import combine
@@ -73,57 +73,25 @@ def test_processes_of_pytorch_are_ranks(by: By | None) -> None:
 
 @pytest.mark.parametrize("name", traces.ALL)
 def test_who_called_changes_no_other_table(name: str) -> None:
-    """Blocks that differ in their path alone are told as one."""
-    trace = traces.ALL[name]()
-    blocks = [part for each in trace.data.blocks for part in of_callers(each)]
-    data = msgspec.structs.replace(
+    """Blocks that differ in their path alone are told as one: here the first step of each run."""
+    trace, blocks, replace = traces.ALL[name](), list[Block](), msgspec.structs.replace
+    for whole in trace.data.blocks:
+        first = tuple(Run(run.first, 1, 1, run.times) for run in whole.runs)
+        rest = (run.intersect(range(run.first + 1, run.last + 1)) for run in whole.runs)
+        alone = sum(run.times for run in first)
+        blocks.append(replace(whole, path=0, runs=first, total=alone))
+        later = tuple(filter(None, rest))
+        blocks.append(replace(whole, path=1, runs=later, total=whole.total - alone))
+    data = replace(
         trace.data,
-        blocks=tuple(blocks),
         lines=(Line("main", "train.py", 1), Line("main", "train.py", 2)),
         paths=((0,), (1,)),
-        calls=tuple(msgspec.structs.replace(each, path=None) for each in trace.data.calls),
-        graphs=tuple(msgspec.structs.replace(each, path=None) for each in trace.graphs),
+        calls=tuple(replace(each, path=None) for each in trace.data.calls),
+        graphs=tuple(replace(each, path=None) for each in trace.graphs),
     )
-    plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.data.blocks)))
-    assert render(Trace(data)) == render(Trace(plain))
-
-
-def of_nobody(block: Block) -> Block:
-    return msgspec.structs.replace(block, path=None)
-
-
-def of_callers(block: Block) -> list[Block]:
-    """Two callers, who took turns in every run of the block."""
-    parts: list[list[Run]] = [[], []]
-    for run in block.runs:
-        for number, part in enumerate(parts):
-            count = (run.count + 1 - number) // 2
-            if count:
-                begin = run.first + number * run.stride
-                part.append(Run(begin, 2 * run.stride if count > 1 else 1, count, run.times))
-    first, second = parts
-    of_second = sum(run.total for run in second)
-    replace = msgspec.structs.replace
-    return [
-        replace(block, path=0, total=block.total - of_second, runs=tuple(first)),
-        replace(block, path=1, total=of_second, runs=tuple(second)),
-    ]
-
-
-def test_many_odd_steps_are_limited_and_it_says_so() -> None:
-    runs = [Run(at * at, 1, 1) for at in range(1, 100)]
-    trace = traces.keras3(
-        ("a",),
-        (
-            block([step(), request(0)], Run(1, 1, 9801), graph=True),
-            block([update(0)], *runs, is_step=False, graph=True),
-        ),
-        (called(1, (0,), tracing=1),),
-    )
-    assert "... and 167 more rows: the report by step has them all" in render(trace)
-    full = render(trace, "step")
-    assert "more rows" not in full
-    assert "\n9,801 " in full
+    plain = tuple(replace(each, path=None) for each in trace.data.blocks)
+    split = Trace(replace(data, blocks=tuple(blocks)))
+    assert render(split) == render(Trace(replace(data, blocks=plain)))
 
 
 def of_workers(count: int) -> Trace:
@@ -152,13 +120,6 @@ def test_a_long_table_shows_the_first_rows_and_says_how_to_see_the_others() -> N
     assert said in render(replicas, "replica")
 
 
-def test_prose_is_narrower_than_a_wide_terminal() -> None:
-    """A line over 100 cells belongs to a table: it has columns."""
-    lines = render(traces.many_variables(), width=200).splitlines()
-    assert max(map(len, lines)) > 100
-    assert all("   " in line.strip() for line in lines if len(line) > 100)
-
-
 # Large runs.
 
 
@@ -168,18 +129,6 @@ def test_a_million_steps_take_no_longer() -> None:
     assert "1-3, 5-7 … 999,997-999,999         0       0        0" in text
     assert "4, 8 … 1,000,000                   4       4        0" in text
     assert len(text.splitlines()) < 30
-
-
-def test_epochs_with_a_partial_batch_fold() -> None:
-    full = tuple(Run(1 + 17 * epoch, 1, 16) for epoch in range(2000))
-    blocks = (
-        block([step(), request(0), update(0)], *full, graph=True),
-        block([step(), request(0)], Run(17, 17, 2000), graph=True),
-    )
-    with at_most(700_000):
-        text = render(traces.keras3(("a",), blocks, ()), "step")
-    assert "1-16, 18-33 … 33,984-33,999" in text
-    assert "17, 34 … 34,000" in text
 
 
 # Several optimizers.
