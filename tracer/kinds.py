@@ -199,17 +199,18 @@ MAKERS = (
 )
 """Classes, as (module, name); one of their `__init__` runs whenever an optimizer is made."""
 
-_KERAS2_SCALES = ("LossScaleOptimizer", "LossScaleOptimizerV3")
-
-LOSS_SCALES = {
-    "keras.src.optimizers.loss_scale_optimizer": ("LossScaleOptimizer",),
-    "tf_keras.src.mixed_precision.loss_scale_optimizer": _KERAS2_SCALES,
-    "keras.src.mixed_precision.loss_scale_optimizer": _KERAS2_SCALES,  # 2.15
-    "tensorflow.python.training.experimental.loss_scale_optimizer": (
+LOSS_SCALES = (
+    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer"),
+    ("tf_keras.src.mixed_precision.loss_scale_optimizer", "LossScaleOptimizer"),
+    ("tf_keras.src.mixed_precision.loss_scale_optimizer", "LossScaleOptimizerV3"),
+    ("keras.src.mixed_precision.loss_scale_optimizer", "LossScaleOptimizer"),  # 2.15
+    ("keras.src.mixed_precision.loss_scale_optimizer", "LossScaleOptimizerV3"),
+    (
+        "tensorflow.python.training.experimental.loss_scale_optimizer",
         "MixedPrecisionLossScaleOptimizer",
     ),
-}
-"""Classes, by module, of optimizers that skip steps of the one optimizer in them."""
+)
+"""Classes, as (module, name), of optimizers that skip steps of the one optimizer in them."""
 
 
 def kind_of(cls: type) -> OptimizerKind | None:

@@ -128,8 +128,8 @@ class Variables:
 
     def __init__(self, root: Root) -> None:
         _tables.add(self)
-        self.objects: list[ref[Any] | None] = []
-        """The variable of each row; None for an argument."""
+        self.objects: list[ref[Any]] = []
+        """The variable of each row, or what stands for an argument."""
         self._lock = locks.new_lock("rows")
         self._index: dict[Any, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []

@@ -2,7 +2,7 @@
 
 A path is a row of `records.Line`. In eager mode it is the innermost line of the program around the
 call; the framework, the standard library, other packages and the tracer are left out. A graph adds
-the line that traced it: see `backends.tensorflow.callers`.
+the line that traced it: see `backends.tensorflow.places`.
 
 Each step looks for its line. A frame at one instruction always has the same line, so its answer is
 kept. The code is kept alive for that, but never a frame, which holds the program's objects.

@@ -320,8 +320,7 @@ class Recorder(Root):
         for number in sites:
             site = self.sites.sites[number]
             if site.role == role and site.variable is not None:
-                variable = self.variables.objects[site.variable]
-                found[site.variable] = None if variable is None else variable()
+                found[site.variable] = self.variables.objects[site.variable]()
         return found
 
     def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:

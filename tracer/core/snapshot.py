@@ -44,7 +44,7 @@ _Called = Mapping[tuple[int, int | None], Sequence[int]]
 """The number of calls [in eager mode, while tracing], by the numbers of a site and a path."""
 
 
-DataAndObjects = tuple[TraceData, list[ref[Any] | None]]
+DataAndObjects = tuple[TraceData, list[ref[Any]]]
 """A trace, and the object of each variable in it, if any."""
 
 
@@ -205,7 +205,7 @@ class Reader:
         return data, objects
 
     def _not_updated(
-        self, variables: list[Variable], objects: list[ref[Any] | None], past: int
+        self, variables: list[Variable], objects: list[ref[Any]], past: int
     ) -> tuple[NotUpdated, ...]:
         """The variables of the trained models that the optimizer does not get, which are appended.
 

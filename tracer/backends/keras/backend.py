@@ -62,18 +62,21 @@ class KerasBackend(Backend):
 
     def around(self, optimizer: Any) -> list[Any]:
         """The living loss scales around an optimizer: steps that they skip are its steps, too."""
-        _watch_loss_scales()
+        _watch(_loss_scales, LOSS_SCALES)
         return [each for each in _loss_scales.all() if _scaled_by(each) is optimizer]
 
     def living(self) -> list[Any]:
         """All living optimizers, except those whose `__init__` raised."""
-        found = [each for each in _living.all() if _is_optimizer(each)]
-        return [each for each in found if not own_attributes(each).keys().isdisjoint(_STATE)]
+        return [
+            each
+            for each in _living.all()
+            if _is_optimizer(each) and not own_attributes(each).keys().isdisjoint(_STATE)
+        ]
 
     def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
         """Call `made` at the end of the `__init__` of each base class."""
         _listeners[:] = [made] if made is not None else []
-        _watch_imports()
+        _watch(_living, MAKERS)
 
     def members(
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
@@ -165,17 +168,16 @@ _living = Living(_made)
 
 
 @cache
-def _watch_imports() -> None:
-    """Watch the base classes that are imported, and others once they are imported."""
-    for home in dict.fromkeys(home for home, _ in MAKERS):
-        names = tuple(name for place, name in MAKERS if place == home)
-        when_imported(home, partial(_watch, _living, names))
+def _watch(living: Living, classes: tuple[tuple[str, str], ...]) -> None:
+    """Watch the classes that are imported, and others once they are imported."""
+    for home, name in classes:
+        when_imported(home, partial(_watch_class, living, name))
 
 
-def _watch(living: Living, names: tuple[str, ...], module: ModuleType) -> None:
-    for cls in (getattr(module, name, None) for name in names):
-        if cls is not None:
-            living.watch(cls)
+def _watch_class(living: Living, name: str, module: ModuleType) -> None:
+    cls = getattr(module, name, None)
+    if cls is not None:
+        living.watch(cls)
 
 
 def _scaled_by(loss_scale: Any) -> Any:
@@ -193,13 +195,6 @@ def _loss_scale_made(loss_scale: Any) -> None:
 
 
 _loss_scales = Living(_loss_scale_made)
-
-
-@cache
-def _watch_loss_scales() -> None:
-    """Find the loss scales, from the first optimizer on that is wrapped."""
-    for home, names in LOSS_SCALES.items():
-        when_imported(home, partial(_watch, _loss_scales, names))
 
 
 # The traced class: one subclass for each class of optimizers.

@@ -30,7 +30,6 @@ from weakref import ref
 import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
-from tracer.backends.tensorflow.callers import Callers, frames_around
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import (
     any_is_inside,
@@ -40,7 +39,14 @@ from tracer.backends.tensorflow.functions import (
     origins,
 )
 from tracer.backends.tensorflow.ledger import Ledger
-from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
+from tracer.backends.tensorflow.places import (
+    Callers,
+    Extra,
+    current_place,
+    frames_around,
+    parent_of,
+    step_around,
+)
 from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
 from tracer.core.counters import CountedBlock, Counters
@@ -215,7 +221,7 @@ class GraphBlocks(backend.Blocks):
         ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
         for site, variable, added in notes:
             with suppress_faults():  # an unknown kind of op
-                handles = set(map(id, handles_of(variable)))
+                handles = handles_of(variable)
                 wrote = not handles or any(may_write(op, handles, origin) for op in ops[added])
                 key = site.optimizer, site.method, site.variable
                 self._assigned[key] = wrote or self._assigned.get(key, False)

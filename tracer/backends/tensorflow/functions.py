@@ -211,7 +211,7 @@ def written_so_far(graph: Any) -> Written:
 
 def writes_to(graph: Any, variable: Any) -> bool:
     """Whether a graph, or one of those around it, may write to a variable that it captured."""
-    handles = {id(handle) for handle in handles_of(variable)}
+    handles = handles_of(variable)
     functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph) and handles)
     return any(handles & written_so_far(each).captured for each in functions)
 
@@ -251,12 +251,11 @@ def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> b
     return any(each is None or id(each) in handles for each in written)
 
 
-def handles_of(variable: Any) -> Collection[Any]:
-    """The handles of all copies of a variable; empty if there may be unknown copies."""
+def handles_of(variable: Any) -> set[int]:
+    """The ids of the handles of all copies of a variable; empty if there may be unknown copies."""
     own, raw = canonical(variable), getattr(variable, "_value", variable)  # of Keras 3
-    found = [*copies_of(own)]
-    found += [getattr(each, "_v", None) for each in found]
+    copies = copies_of(own)
+    found = (*copies, *(getattr(each, "_v", None) for each in copies), raw)
     if any(getattr(each, "_packed_var", None) is not None for each in (own, raw)):
-        return ()
-    known = [each for each in (*found, raw) if isinstance(each, ResourceVariable)]
-    return list({id(each.handle): each.handle for each in known}.values())
+        return set()
+    return {id(each.handle) for each in found if isinstance(each, ResourceVariable)}
