@@ -63,7 +63,11 @@ def since(reading: Reading, before: Reading, past: int) -> Reading:
     if not before.total and not past:
         return reading
     later = {
-        flags: [run for each in runs if (run := _after(each, past)) is not None]
+        flags: [
+            run
+            for each in runs
+            if (run := each.intersect(range(past + 1, each.last + 1), -past)) is not None
+        ]
         for flags, runs in reading.runs.items()
     }
     outside = {
@@ -74,12 +78,6 @@ def since(reading: Reading, before: Reading, past: int) -> Reading:
         {flags: count for flags, count in outside.items() if count},
         max(0, reading.lost - before.lost),
     )
-
-
-def _after(run: Run, steps: int) -> Run | None:
-    """The part of `run` after the step `steps`, counted from there."""
-    later = run.intersect(range(steps + 1, run.last + 1))
-    return None if later is None else later.moved(-steps)
 
 
 class HostLog:

@@ -106,9 +106,9 @@ def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
         for first, last, by in kept[nearest:]:
             if first > run.last:
                 return
-            part = run.intersect(range(first, last + 1))
+            part = run.intersect(range(first, last + 1), -by)
             if part is not None:
-                yield part.moved(-by)
+                yield part
 
     def read(reading: Reading) -> Reading:
         every = {

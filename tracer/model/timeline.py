@@ -51,8 +51,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         """The numbers of its steps."""
         return range(self.first, self.last + 1, self.stride)
 
-    def intersect(self, steps: range) -> "Run | None":
-        """The part of the run in `steps`, which are consecutive; None if empty.
+    def intersect(self, steps: range, shift: int = 0) -> "Run | None":
+        """The part of the run in consecutive `steps`, `shift` steps later; None if it is empty.
 
         >>> Run(first=4, stride=4, count=40).intersect(range(5, 16))
         Run(first=8, stride=4, count=2, times=1)
@@ -61,11 +61,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
             max(0, -((self.first - at) // self.stride)) for at in (steps.start, steps.stop)
         )
         part = self.steps[begin:end]
-        return Run(part[0], part.step if part[1:] else 1, len(part), self.times) if part else None
-
-    def moved(self, by: int) -> "Run":
-        """The same run, `by` steps later."""
-        return Run(self.first + by, self.stride, self.count, self.times)
+        stride = part.step if part[1:] else 1
+        return Run(part[0] + shift, stride, len(part), self.times) if part else None
 
 
 def fold(steps: Iterable[tuple[int, int]]) -> list[Run]:

@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from tracer.errors import MergeError, TraceFileError, near_file
+from tracer.errors import TraceFileError, near_file
 from tracer.model import launches
 from tracer.model.merge import merge
 from tracer.model.records import Launch, Note, TraceData, with_indices
@@ -188,8 +188,6 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
     """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
     try:
         yield
-    except TraceFileError:
-        raise
     except Exception as error:  # a NUL in a path is a ValueError
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         reason += near_file(Path(path)) if isinstance(error, FileNotFoundError) else ""
@@ -217,11 +215,7 @@ def load(path: str | Path) -> Trace:
         if not found:
             raise ValueError("there is no trace file (*.json) in the folder")
     newest = launches.newest(found)
-    try:
-        trace = merge(map(_trace, newest))
-    except MergeError as error:
-        one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
-        raise MergeError(f"{path}: {error}; {one}") from error
+    trace = merge(map(_trace, newest))
     others = [file.relative_to(path).as_posix() for file in found if file not in newest]
     text = f"not counted, from another launch: {listed(others, _MAX_NAMES)}"
     notes = [*trace.data.notes, *([Note(text, "fact")] if others else [])]
