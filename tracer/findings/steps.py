@@ -375,7 +375,7 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
         f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
         f"{plural(number, 'was', 'were')} skipped by {by}: {which}"
         f"{f'; the scale has fallen to {now:g}' if is_low else ''}.",
-        _OTHERS.get(by, _GOES_ON).format(summary.dialect.find_nan),
+        _OTHERS.get(by, _GOES_ON).format(summary.dialect.advice("find-nan")),
         "warning" if hopeless else "info",
         step=begin,
     )

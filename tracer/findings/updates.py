@@ -164,8 +164,8 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         "Look at the checkpoint or the initial weights, and at the data of that step."
         if from_the_start
         else "Go back to an earlier checkpoint, and look at the data and the loss of that step "
-        f"(log of 0, division by 0, overflow of float16): {summary.dialect.find_nan} stops where "
-        "it begins. If gradients explode, clip them or lower the learning rate.",
+        f"(log of 0, division by 0, overflow of float16): {summary.dialect.advice('find-nan')} "
+        "stops where it begins. If gradients explode, clip them or lower the learning rate.",
         variables=_all_of(begins),
         step=first or None,
         names=names_of(summary, _all_of(seen)),

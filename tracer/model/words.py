@@ -93,14 +93,9 @@ class Dialect:
     """The method that takes the gradients."""
     apply_methods: bool = True
     """True if a method executes each update; False if a step makes all updates."""
-    question: str = ""
-    """The question of a report; empty for the question about apply methods."""
-    made: str = "made"
-    """The verb for what a step does with an update, in the past tense."""
-    find_nan: str = "tf.debugging.enable_check_numerics()"
-    """What stops the program at the first inf or NaN."""
     text: Mapping[str, str] = field(default_factory=dict)
-    """Advice and phrases that replace a rule's own, by the rule's code."""
+    """Advice and phrases that replace a rule's own, by the rule's code; `question`, of a report;
+    `made`, what a step did with an update; `find-nan`, what stops the program at the first one."""
 
     def advice(self, code: str, default: str = "") -> str:
         """The advice for a rule, or a case of it (`code:case`); `default` if there is none.
@@ -111,7 +106,12 @@ class Dialect:
         return self.text.get(code, default)
 
 
-_TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside the GradientTape"})
+_TENSORFLOW = Dialect(
+    text={
+        "loss-not-scaled:where": ", inside the GradientTape",
+        "find-nan": "tf.debugging.enable_check_numerics()",
+    }
+)
 
 _TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}, and for skipped steps."
 
@@ -120,8 +120,8 @@ _JAX = Dialect(
     program="program",
     traces_twice=False,
     step_method="stateless_apply",
-    find_nan='jax.config.update("jax_debug_nans", True)',
     text={
+        "find-nan": 'jax.config.update("jax_debug_nans", True)',
         "no-gradient": (
             "The program itself passes None: jax.grad gives 0 for a weight on which the loss does "
             "not depend. Look at the code that makes the list of gradients, or take the variable "
@@ -145,10 +145,10 @@ _OPTAX = replace(
     variable="parameter",
     step_method="update",
     apply_methods=False,
-    question="How often did update run, and what did it compute?",
-    made="computed",
     text={
         **_JAX.text,
+        "question": "How often did update run, and what did it compute?",
+        "made": "computed",
         "never-updated": "Look for what the transformation returns instead of an update, as None.",
         "gradients-left": (
             "Choose a number of batches that every_k_schedule divides: the state keeps the rest, "
@@ -161,8 +161,8 @@ _KERAS_ON_TORCH = Dialect(
     framework="Keras on PyTorch",
     program="program",
     step_method="apply",
-    find_nan="torch.autograd.detect_anomaly()",
     text={
+        "find-nan": "torch.autograd.detect_anomaly()",
         "no-gradient": (
             "Look for what cuts the parameter from the loss (detach, torch.no_grad, an unused "
             "output, a missing backward), or set its requires_grad to False. If the model or a "
@@ -179,9 +179,9 @@ _TORCH = replace(
     separator=".",
     step_method="step",
     apply_methods=False,
-    question="How often did step run, and what did it update?",
     text={
         **_KERAS_ON_TORCH.text,
+        "question": "How often did step run, and what did it update?",
         "never-updated": _TAKEN_AWAY.format("step"),
         "updates-stopped:missing": (
             "Look for what changed at that step: a branch that is no longer taken, a detach, a "

@@ -202,18 +202,14 @@ def sections(
     If only some rows are asked for, these are the tables and optimizers that have them. Raises
     `tracer.UnknownName` for a table that does not exist or, with a part, has no such rows.
     """
-    known = [*part.rows] or TABLES
-    if by is not None and by not in known:
+    known = [*part.rows] or _IN_REPORT
+    if by is not None and by not in (part.rows or TABLES):
         of = " with these rows" if part.rows else ""
-        raise UnknownName(f"no table {by!r}{of}: by is one of {', '.join(known)}")
-    found = []
+        raise UnknownName(f"no table {by!r}{of}: by is one of {', '.join(part.rows or TABLES)}")
+    found, least = [], {} if by or part.rows else {"replica": 1}  # one would repeat the others
     for summary in summaries_of(trace):
-        names = [by] if by else [*part.rows] or _IN_REPORT
-        tables = [table(summary, name, part) for name in names]
-        if part.rows:
-            tables = [each for each in tables if each.rows]
-        elif by is None:  # a table of one replica would repeat the others
-            tables = [each for each in tables if len(each.rows) > (each.by == "replica")]
+        tables = [table(summary, name, part) for name in ([by] if by else known)]
+        tables = [each for each in tables if len(each.rows) > least.get(each.by, 0)]
         if (part.roots is None or summary.root in part.roots) and (tables or not part.rows):
             found.append((summary, tables))
     return found
@@ -277,8 +273,7 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
 def _by_variable(summary: Summary) -> _Made:
     """A row for each of `Summary.variables`, in that order."""
     made, variables, others = {}, summary.trace.variables, standing(summary)
-    nothing = summary.steps and not summary.total(measures.updates)
-    unapplied = reason(summary) if nothing else ""
+    unapplied = "" if summary.total(measures.updates) or not summary.steps else reason(summary)
     for pattern in summary.patterns:
         figures, note, level = _figures(summary, pattern, unapplied)
         for index in pattern.variables:
@@ -409,10 +404,9 @@ def _by_step(summary: Summary) -> _Made:
             **(dict(zip(("unchanged", "not_finite"), effects, strict=True)) if compared else {}),
         }
         rows.append(_step(steps, values, requests, summary, why))
-    copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
-    on_each = f", on each {copy}" if len(summary.replicas) > 1 else ""
     below = (
-        f"(unchanged: {noun} that the step left as they were{on_each}; NaN/inf: with NaN or inf)"
+        f"(unchanged: {summary.dialect.variable}s that the step left as they were, on each "
+        f"{replica_noun(summary.trace)}; NaN/inf: with NaN or inf)"
     )
     return rows, [below] if summary.effects else []
 
@@ -420,8 +414,7 @@ def _by_step(summary: Summary) -> _Made:
 def _step(steps: Steps, values: dict[str, Any], requests: int, summary: Summary, why: str) -> Row:
     """The row, with a note that says why it has no update, or what is missing."""
     updates, on, missing = values["updates"], values["on_replicas"], values["without_gradient"]
-    unknown = not updates and summary.step_unknown(measures.updates)
-    on_some = 0 < on < len(summary.replicas) and not unknown
+    unknown, copies = not updates and summary.step_unknown(measures.updates), len(summary.replicas)
     said = first_true(
         (unknown, "not known"),
         (not on, "not recorded"),
@@ -429,11 +422,10 @@ def _step(steps: Steps, values: dict[str, Any], requests: int, summary: Summary,
         (not requests, NO_GRADIENT if missing else NOTHING_PASSED),
         (True, why or "gradients came, none was applied"),
     )
-    copies = some(len(summary.replicas), summary.trace.derived(replica_noun))
-    note = "; ".join(filter(None, (said, f"on {on:,} of {copies}" if on_some else "")))
+    on_some = f"on {on:,} of {some(copies, summary.trace.derived(replica_noun))}"
+    note = "; ".join(filter(None, (said, on_some if 0 < on < copies and not unknown else "")))
     values |= dict.fromkeys(("updates", "dense", "sparse") if unknown else ())
-    odd = note and note != why
-    level = first_true((values.get("not_finite"), "error"), (odd, "warning"))
+    level = first_true((values.get("not_finite"), "error"), (note and note != why, "warning"))
     return Row(values, note, level, steps)
 
 
@@ -467,8 +459,14 @@ def _by_method(summary: Summary) -> _Made:
     for index in summary.methods:
         measure, name = measures.of_methods([index]), summary.trace.methods[index].name
         (eager, tracing), (graphs, idle) = summary.calls(index), summary.graphs(measure)
-        values = {"method": name, "executions": summary.total(measure), "calls_eager": eager}
-        values |= {"calls_tracing": tracing, "graphs": graphs, "graphs_never_ran": idle}
+        values = {
+            "method": name,
+            "executions": summary.total(measure),
+            "calls_eager": eager,
+            "calls_tracing": tracing,
+            "graphs": graphs,
+            "graphs_never_ran": idle,
+        }
         rows.append(Row(values, level="" if values["executions"] else "error"))
         if lost := summary.total(measures.counting(["discarded"], methods=[index])):
             rows.append(Row({"method": f"{name}, discarded", "executions": lost}))

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -188,8 +189,8 @@ def as_csv(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *names, "note"], lineterminator="\n")
     writer.writeheader()
-    for summary, (table,) in columns.sections(trace, first, part):
-        for row in _records(table):
+    for summary, tables in columns.sections(trace, first, part):
+        for row in chain.from_iterable(map(_records, tables)):
             named = {"optimizer": summary.optimizers[0].name, **row}
             writer.writerow({name: _csv_cell(value) for name, value in named.items()})
     return out.getvalue()

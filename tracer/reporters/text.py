@@ -115,7 +115,7 @@ def question(trace: Trace) -> str:
     """The question that `answer` answers, with the apply methods of this run."""
     names = dict.fromkeys(name for summary in summaries_of(trace) for name in _names(summary))
     default = f"How often did {listed([*names]) or 'the apply methods'} run?"
-    return dialect_of(trace.data).question or default
+    return dialect_of(trace.data).advice("question", default)
 
 
 def answer(trace: Trace) -> str:
@@ -227,7 +227,7 @@ def _ran(summary: Summary, name: str, measure: measures.Measure) -> str:
     each, often = ("each step", "a step") if ran_in == steps else (each, f"in {each}")
     number = some(len(summary.replicas), replica_noun(summary.trace))
     where = f" on each of {number}" if len(summary.replicas) > 1 else ""
-    made = "kept" if summary.total(measures.discarded) else summary.dialect.made
+    made = "kept" if summary.total(measures.discarded) else summary.dialect.advice("made", "made")
     never = "never ran" if summary.trace.complete else "was not seen to run"
     ran = first_true(
         (not total + outside, f"{name} {never}: " if name else f"No update was {made}: "),
