@@ -62,7 +62,7 @@ class Schedules(Collector):
     Nothing is replaced: an attribute that a schedule sets on an optimizer shows that it exists.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._names: list[str] = []
 
@@ -97,13 +97,13 @@ class PyTorchBackend(backend.Backend):
         call.distributed = is_set_up and ranks.get_world_size() > 1
         return is_own
 
-    def kind_of_gradient(self, gradient: Any) -> Kind:
+    def kind_of_gradient(self, gradient: object) -> Kind:
         """`sparse` for a sparse tensor, `none` for None, else `dense`."""
         return compat.kind_of(
             None if gradient is None else getattr(gradient, "layout", compat.DENSE)
         )
 
-    def device_of(self, variable: Any) -> str:
+    def device_of(self, variable: object) -> str:
         """Where a variable is: `cpu`, `cuda:0`."""
         return str(getattr(tensor_of(variable), "device", ""))
 
@@ -113,17 +113,17 @@ class PyTorchBackend(backend.Backend):
         strategy = f"torch.distributed ({ranks.get_backend()})"
         return Surroundings(strategy, names[ranks.get_rank()], tuple(names))
 
-    def canonical(self, variable: Any) -> Any:
+    def canonical(self, variable: object) -> object:
         """The parameter, even of a Keras variable: PyTorch's optimizers train the parameter."""
         tensor = tensor_of(variable)
         return tensor if isinstance(tensor, torch.Tensor) else variable
 
-    def row(self, variable: Any) -> Variable:
+    def row(self, variable: object) -> Variable:
         """The row of a variable, its dtype without `torch.`."""
         row = super().row(variable)
         return Variable(row.name, row.shape, row.dtype.removeprefix("torch."))
 
-    def value_of(self, variable: Any, most: int) -> Any:
+    def value_of(self, variable: object, most: int) -> Any:
         """The value of a variable of 1 to `most` elements, as a NumPy array; None for others."""
         tensor = tensor_of(variable)
         is_known = isinstance(tensor, torch.Tensor) and 0 < tensor.numel() <= most
@@ -140,8 +140,8 @@ class TorchBackend(PyTorchBackend, KerasBackend):
     """
 
     def members(
-        self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+        self, base: type, kind: OptimizerKind, methods: Mapping[str, Callable[..., object]]
+    ) -> Mapping[str, Callable[..., object]]:
         """The traced methods, in a form that Dynamo can trace."""
         names = [*kind.step_methods, *(method.name for method in kind.apply_methods), *AUXILIARY]
         return {name: _noted(methods[name], base, name) for name in names if name in methods}
@@ -159,7 +159,7 @@ class TorchOptimBackend(PyTorchBackend):
     new_variables = Parameters
     collectors = (FreezeMonitor, gradients.GradientMonitor, Schedules)
 
-    def standing_for(self, given: Any) -> Any:
+    def standing_for(self, given: object) -> torch.optim.Optimizer:
         """The optimizer behind a proxy, such as Accelerate's, whose `step` calls no hooks."""
         optimizer = compat.behind_proxies(given)
         if optimizer is None:
@@ -169,7 +169,9 @@ class TorchOptimBackend(PyTorchBackend):
             )
         return optimizer
 
-    def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
+    def attach(
+        self, optimizer: torch.optim.Optimizer, binding: Binding, *, making: bool = False
+    ) -> None:
         """Count the steps of an optimizer, whose class stays, by hooks around them.
 
         A new one is seen again at its first step, when it holds those that are nested in it.
@@ -185,12 +187,12 @@ class TorchOptimBackend(PyTorchBackend):
             optimizer_hooks.stop(optimizer, binding)
         optimizer_hooks.put_in_place()
 
-    def detach(self, optimizer: Any, binding: Binding) -> None:
+    def detach(self, optimizer: torch.optim.Optimizer, binding: Binding) -> None:
         """Stop counting the steps of an optimizer."""
         binding.observer = None
         optimizer_hooks.put_in_place()
 
-    def living(self) -> list[Any]:
+    def living(self) -> list[torch.optim.Optimizer]:
         """The optimizers whose steps are counted; a global hook sees the first steps of others."""
         return optimizer_hooks.watched()
 
@@ -205,7 +207,7 @@ class TorchOptimBackend(PyTorchBackend):
         """Notes on the compiled steps of living optimizers, which may run again."""
         return list(map(optimizer_hooks.note_on, optimizer_hooks.compiled.values()))
 
-    def iterations_of(self, optimizer: Any) -> int | None:
+    def iterations_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The most steps that it counted for a parameter; None if it counts none."""
         state = getattr(optimizer, "state", None)
         every = [*state.values()] if isinstance(state, dict) else []
@@ -215,7 +217,7 @@ class TorchOptimBackend(PyTorchBackend):
 
     watches_rates = True
 
-    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any]]:
+    def rates_of(self, optimizer: torch.optim.Optimizer) -> Sequence[tuple[object, object]]:
         """The rates of the groups; None for a tensor that cannot be read without waiting."""
         return [
             (
@@ -226,17 +228,17 @@ class TorchOptimBackend(PyTorchBackend):
         ]
 
     def groups_of(
-        self, optimizer: Any, variables: Sequence[Any]
-    ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
+        self, optimizer: torch.optim.Optimizer, variables: Sequence[torch.Tensor]
+    ) -> Iterable[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
         """The parameters of each group; weight decay applies to all of them."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
 
 
-def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+def _noted(method: Callable[..., object], base: type, name: str) -> Callable[..., object]:
     """Return a method that leaves a note while it is compiled, and runs untraced there."""
     original = getattr(base, name)
 
-    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compiled(self: object, *args: object, **kwargs: object) -> object:
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
         optimizer_hooks.note_compiled(id(self) if KNOWS_IDS else 0)
@@ -247,7 +249,7 @@ def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., A
     return compiled
 
 
-def _number(rate: Any) -> Any:
+def _number(rate: object) -> object:
     """A number, also of a tensor; None if reading it would wait for a device, or it has several."""
     if not isinstance(rate, torch.Tensor):
         return rate

@@ -17,7 +17,10 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor as Tensor, autograd as autograd
 from torch._C._dynamo import eval_frame as _dynamo
+from torch.amp import GradScaler as GradScaler
+from torch.nn import Module as Module, Parameter as Parameter
 from torch.optim import optimizer as _home
 from torch.optim.lr_scheduler import LRScheduler as LRScheduler
 from torch.optim.optimizer import Optimizer as Optimizer
@@ -26,7 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from tracer.core.patches import Patch
 from tracer.model.records import Kind
 
-global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
+global_hooks: tuple[dict[int, object], dict[int, object]] = (
     _home._global_optimizer_pre_hooks,
     _home._global_optimizer_post_hooks,
 )
@@ -39,14 +42,14 @@ class Hook(Patch):
     A compiled program depends on the keys.
     """
 
-    def __init__(self, hooks: dict[int, Any], ours: Callable[..., None]) -> None:
+    def __init__(self, hooks: dict[int, object], ours: Callable[..., None]) -> None:
         self._key: int = RemovableHandle(OrderedDict()).id
         super().__init__(hooks, "a global hook", ours, "to see the steps", "traced")
 
-    def _now(self) -> Any:
+    def _now(self) -> object:
         return self.home().get(self._key)
 
-    def _assign(self, value: Any) -> None:
+    def _assign(self, value: object) -> None:
         """Add the hook as the last one, or remove it.
 
         Another thread may be iterating over the hooks: an OrderedDict that loses a key meanwhile
@@ -63,16 +66,11 @@ _NOTHING = nullcontext().__exit__
 """A hook that does nothing, and can be copied and pickled."""
 
 
-GradScaler: Any = torch.amp.GradScaler
-Module: Any = torch.nn.Module
-Parameter: Any = torch.nn.Parameter
-autograd: Any = torch.autograd
-
 FROZEN = "frozen"
 """In place of a layout: the parameter has no gradient and needs none."""
 
 
-def layouts_of(parameters: Sequence[Any]) -> list[Any]:
+def layouts_of(parameters: Sequence[Tensor]) -> list[object]:
     """The layout of each parameter's gradient; None without one, `FROZEN` if it needs none.
 
     This runs in each step, so it must be fast.
@@ -90,16 +88,16 @@ def layouts_of(parameters: Sequence[Any]) -> list[Any]:
         ]
 
 
-DENSE: Any = torch.strided
+DENSE: object = torch.strided
 """The layout of a dense gradient."""
 
 
-def kind_of(layout: Any) -> Kind:
+def kind_of(layout: object) -> Kind:
     """The kind of a gradient with this layout; None means no gradient."""
     return "none" if layout is None else "dense" if layout in (DENSE, torch._mkldnn) else "sparse"
 
 
-def behind_proxies(optimizer: Any) -> Any:
+def behind_proxies(optimizer: object) -> Optimizer | None:
     """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none."""
     step, held = getattr(type(optimizer), "step", None), getattr(optimizer, "__dict__", {})
     if getattr(step, "hooked", False) and hasattr(optimizer, "_optimizer_step_post_hooks"):
@@ -108,11 +106,11 @@ def behind_proxies(optimizer: Any) -> Any:
     return None if inner is None else behind_proxies(inner)
 
 
-def is_optimizer(given: Any) -> bool:
+def is_optimizer(given: object) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def is_plain(parameter: Any) -> bool:
+def is_plain(parameter: Tensor) -> bool:
     """True for a plain parameter with a plain dense gradient, or none."""
     is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.is_leaf
     has_plain = parameter.grad is None or parameter.grad.layout is DENSE
@@ -125,7 +123,7 @@ def is_loose_tensor(given: Any) -> bool:
     return is_tensor and not (given.is_leaf and given.requires_grad)
 
 
-def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
+def versions_of(parameters: Sequence[Tensor]) -> dict[int, int | None]:
     """How many writes PyTorch counted for each parameter but lazy ones, for autograd, by `id`.
 
     None for a tensor made in `torch.inference_mode`, whose writes are not counted.
@@ -134,7 +132,7 @@ def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
     return {id(each): None if each.is_inference() else each._version for each in known}
 
 
-def steps_by_itself(optimizer: Any) -> bool:
+def steps_by_itself(optimizer: Optimizer) -> bool:
     """True if a step of this optimizer runs code outside PyTorch, which may skip any update.
 
     A class that only adds methods to one of PyTorch steps as that one does, and one that only
@@ -162,7 +160,7 @@ _OUTSIDE_STEPS = (
 )
 
 
-def _is_own(method: Any) -> bool:
+def _is_own(method: object) -> bool:
     """True for a method with code outside PyTorch: its own, or that of what it decorates."""
     function = getattr(method, "__func__", method)
     if not isinstance(function, FunctionType):
@@ -172,13 +170,13 @@ def _is_own(method: Any) -> bool:
     return is_own or any(_is_own(each) for each in inside if isinstance(each, FunctionType))
 
 
-def _is_theirs(module: Any) -> bool:
+def _is_theirs(module: object) -> bool:
     """True for a module of PyTorch, of decorators that it uses, and of bases of any class."""
     modules = ("torch", "abc", "typing", "typing_extensions", "contextlib", "functools", "warnings")
     return str(module).partition(".")[0] in modules
 
 
-def code_of(function: Any) -> CodeType | None:
+def code_of(function: Callable[..., object]) -> CodeType | None:
     """The code of a function behind its decorators; None if Python cannot see it."""
     while isinstance(function, partial):
         function = function.func
@@ -191,7 +189,7 @@ def is_capturing() -> bool:
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-def is_of_scheduler(step: Any) -> bool:
+def is_of_scheduler(step: object) -> bool:
     """True if a learning-rate schedule set this `step` on an optimizer, around the class's `step`.
 
     Read in `optim/lr_scheduler.py` (`LRScheduler._initial_step`).
@@ -199,12 +197,12 @@ def is_of_scheduler(step: Any) -> bool:
     return hasattr(step, "_wrapped_by_lr_sched")
 
 
-def is_lazy(parameter: Any) -> bool:
+def is_lazy(parameter: Tensor) -> bool:
     """True for a lazy parameter that has no data yet."""
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
 
-def shards_of(parameter: Any) -> int:
+def shards_of(parameter: Tensor) -> int:
     """The number of shards of a `DTensor` (`fully_shard`, tensor parallel); else 1.
 
     `is_shard` is False for a `_StridedShard`, which both together make.
@@ -214,7 +212,7 @@ def shards_of(parameter: Any) -> int:
     return prod(map(parameter.device_mesh.size, sharded)) if sharded else 1
 
 
-def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
+def flattened_in(module: Module) -> Iterator[tuple[Tensor, tuple[int, ...], int]]:
     """The parameters that a `FullyShardedDataParallel` shards; whole shape and number of shards.
 
     Each parameter is this rank's part, flattened (`torch/distributed/fsdp/_flat_param.py:
@@ -230,7 +228,7 @@ def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
             yield parameter, tuple(shape), handle.world_size
 
 
-def replaced_in(module: Any) -> Iterator[tuple[Any, Any]]:
+def replaced_in(module: Module) -> Iterator[tuple[Tensor, Tensor]]:
     """The parameters that a `fully_shard` module holds now; the optimizer has the second of a pair.
 
     From the forward to the backward pass, they are whole copies of the sharded ones
@@ -245,7 +243,7 @@ def replaced_in(module: Any) -> Iterator[tuple[Any, Any]]:
             yield vars(place.module)["_parameters"][place.param_name], each.sharded_param
 
 
-def is_elsewhere(parameter: Any) -> bool:
+def is_elsewhere(parameter: Tensor) -> bool:
     """True if other ranks hold all elements of a `FullyShardedDataParallel` parameter.
 
     Then it never has a gradient here (`FlatParamHandle._use_sharded_grad_views`). The mark is from
@@ -256,7 +254,7 @@ def is_elsewhere(parameter: Any) -> bool:
 
 # Dynamo, the tracer of `torch.compile`.
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 """True while `torch.compile` traces the code that calls this."""
@@ -287,7 +285,7 @@ def left_alone(function: F) -> F:
     """
 
     @wraps(function)
-    def undisturbed(*given: Any, **named: Any) -> Any:
+    def undisturbed(*given: object, **named: object) -> object:
         compiler = _dynamo.set_eval_frame(None)
         try:
             return function(*given, **named)

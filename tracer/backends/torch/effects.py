@@ -29,7 +29,7 @@ class Effects(EffectLogs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Step, index: int, variable: Any) -> None:
+    def hold(self, call: Step, index: int, variable: object) -> None:
         """Copy a variable before the step `call`."""
         held = call.before = call.before or {}
         if index not in held:
@@ -37,7 +37,7 @@ class Effects(EffectLogs):
 
     def seen(self, call: Step, replica: int) -> Iterable[Source]:
         """What to log of a step that has ended."""
-        known: dict[int, tuple[Any, Any]] = {}
+        known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for index, (old, reference) in (call.before or {}).items():
             new = tensor_of(reference())
             # The local shard of a `DTensor` may be empty.
@@ -53,7 +53,7 @@ class Effects(EffectLogs):
             bits = torch.stack(answers).tolist()
         return sources_of(tuple(known), bits)
 
-    def copy_of(self, tensor: Any) -> Any | None:
+    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A copy of a tensor now; None, with a note, if its bits cannot be compared."""
         if compat.is_capturing():
             self._note(
@@ -73,29 +73,29 @@ class Effects(EffectLogs):
         return None
 
 
-def tensor_of(variable: Any) -> Any:
+def tensor_of(variable: object) -> Any:
     """The tensor of a Keras variable; a tensor itself."""
     return getattr(variable, "_value", variable)
 
 
-def is_held_back(tensor: Any) -> bool:
+def is_held_back(tensor: torch.Tensor) -> bool:
     """True if reading a tensor would wait for its device."""
     return bool(tensor.device.type != "cpu")
 
 
-def _plain(tensor: Any) -> Any:
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor detached from autograd; for a `DTensor` the local shard."""
     plain = tensor.detach()
     return plain.to_local() if hasattr(plain, "to_local") else plain
 
 
-def _is_comparable(plain: Any) -> bool:
+def _is_comparable(plain: torch.Tensor) -> bool:
     known = plain.dtype in _COMPARABLE or plain.is_complex()
     is_dense = type(plain) is torch.Tensor and plain.layout is torch.strided
     return known and is_dense and plain.device.type != "meta"
 
 
-def is_same(before: Any, now: Any) -> Any:
+def is_same(before: torch.Tensor, now: torch.Tensor) -> bool | torch.Tensor:
     """True if all bits are equal; a bool, or a tensor on the device.
 
     As floats, NaN would differ from itself, and 0.0 would equal -0.0.
@@ -107,7 +107,7 @@ def is_same(before: Any, now: Any) -> Any:
     return (old == new).all() if is_held_back(new) else torch.equal(old, new)
 
 
-def _is_not_finite(plain: Any) -> Any:
+def _is_not_finite(plain: torch.Tensor) -> bool | torch.Tensor:
     """True if any element is infinite or NaN; a bool, or a tensor on the device."""
     if plain.dtype in _WHOLE or not plain.numel() or not _is_comparable(plain):
         return False

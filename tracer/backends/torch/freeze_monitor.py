@@ -13,14 +13,13 @@ an eighth more. So `since` is the step before the look that found a change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import models, names_in, parameters_of, record_of
-from tracer.core.backend import passed_to_any
+from tracer.core.backend import Root, passed_to_any
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
@@ -35,7 +34,7 @@ _all: "WeakSet[FreezeMonitor]" = WeakSet()
 class _Parameter:
     """A parameter of a model, or of the optimizer, as of the looks so far."""
 
-    reference: ref[Any]
+    reference: ref[compat.Tensor]
     record: Variable
     is_near: bool
     """Whether it is in a model of the optimizer."""
@@ -46,10 +45,10 @@ class _Parameter:
     had_gradient: bool = False
     late: int | None = None
     """Its version when it got a new gradient; None if it got none since it was updated."""
-    seen: tuple[int, ref[Any], int] | None = None
+    seen: tuple[int, ref[compat.Tensor], int] | None = None
     """Its version, its gradient and the version of that when it was first seen."""
 
-    def look(self, own: Any, is_passed: bool, since: int) -> None:
+    def look(self, own: compat.Tensor, is_passed: bool, since: int) -> None:
         """Look at the parameter and its gradient, which may be an old one."""
         self.passed |= is_passed
         why: WhyNot | None = None if is_passed else "not passed"
@@ -71,7 +70,7 @@ class _Parameter:
 class FreezeMonitor(Collector):
     """The parameters in the optimizers of one recorder, and the others; keeps none alive."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
         _all.add(self)
         self._known: dict[int, _Parameter] = {}

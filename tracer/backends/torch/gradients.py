@@ -14,13 +14,14 @@ them.
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
+from tracer.core.backend import Root
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
@@ -42,7 +43,7 @@ class GradientMonitor(Collector):
     """The threads that run a pass."""
     paths = Paths()
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
         self.monitors.add(self)
         self.begin()
@@ -57,8 +58,8 @@ class GradientMonitor(Collector):
         """
         self.thread, self.rests = get_ident(), False
         """The thread that steps: passes on others belong to other optimizers; nothing to report."""
-        self._sample: Any = lambda: None
-        self._gradient: Any = None
+        self._sample: Callable[[], compat.Tensor | None] = lambda: None
+        self._gradient: compat.Tensor | None = None
         self._version = self._weights = 0
         """The versions of gradient and parameter as last seen."""
         self._came: int | None = None
@@ -141,7 +142,7 @@ class GradientMonitor(Collector):
         if len({*lost}) == 1 and (every > 1 or sum(lost) >= self._groups[1] > 1):
             yield GradientsLeft(sum(lost), of, every, self.paths.line(self._path))
 
-    def _look(self) -> tuple[Any, bool]:
+    def _look(self) -> tuple[compat.Tensor | None, bool]:
         """The gradient, and whether it is the one last seen, and nobody wrote to it.
 
         Without a sample, choose a small parameter, one with a gradient if any has one.
@@ -179,7 +180,7 @@ def _notify(callback: str, *given: int | None) -> None:
 
 
 @compat.without_dynamo
-def _backward(*given: Any, **named: Any) -> Any:
+def _backward(*given: object, **named: object) -> object:
     thread, under_way = get_ident(), GradientMonitor.under_way
     # A pass in another pass, as in checkpointing, is part of it.
     if _BACKWARD not in patches or thread in under_way:

@@ -16,7 +16,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakValueDictionary
 
 from tracer.backends.torch import compat
@@ -35,12 +34,12 @@ _COMPILED = (
     "torch.compile compiled a step of {name}: from then on, steps of this optimizer may not be "
     "counted; leave the step to Python, and compile only the model"
 )
-compiled: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
+compiled: "WeakValueDictionary[int, object]" = WeakValueDictionary()
 """By `id`, the optimizers with a compiled step."""
 
 
 @compat.without_dynamo
-def counter_of(optimizer: Any) -> Any:
+def counter_of(optimizer: object) -> StepCounter | None:
     """The step counter of an optimizer, or of the one inside it; None without one.
 
     If there is none yet, listeners are notified first.
@@ -55,7 +54,7 @@ def counter_of(optimizer: Any) -> Any:
 
 
 @compat.left_alone
-def _notify(optimizer: Any, **making: bool) -> None:
+def _notify(optimizer: object, **making: bool) -> None:
     for listener in list(listeners) if compat.is_optimizer(optimizer) else ():
         listener(optimizer, **making)
 
@@ -66,7 +65,7 @@ def _notify(optimizer: Any, **making: bool) -> None:
 def _calling(method: Callable[..., None]) -> Callable[..., None]:
     """A hook that calls a method of an optimizer's `StepCounter` at each step."""
 
-    def hook(optimizer: Any, given: Any, named: Any) -> None:
+    def hook(optimizer: object, given: object, named: object) -> None:
         if compat.is_compiling():
             note_compiled(id(optimizer))
             return
@@ -80,7 +79,9 @@ def _calling(method: Callable[..., None]) -> Callable[..., None]:
 
 
 @compat.without_dynamo
-def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+def _step_of_scaler(
+    self: compat.GradScaler, optimizer: object, *args: object, **kwargs: object
+) -> object:
     counter = counter_of(compat.behind_proxies(optimizer))
     call = None if counter is None else counter.asked(self, sys._getframe())
     failed = True
@@ -89,7 +90,7 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
         failed = False
         return result
     finally:
-        if call is not None:
+        if counter is not None and call is not None:
             counter.answered(call, optimizer, failed)
 
 
@@ -119,14 +120,14 @@ vars(note_compiled)["_dynamo_marked_constant"] = True
 `torch.compiler.assume_constant_result` (`_dynamo/decorators.py`), whose import takes seconds."""
 
 
-def stop(optimizer: Any, binding: Binding) -> None:
+def stop(optimizer: object, binding: Binding) -> None:
     """Count no more steps of an optimizer with a compiled step."""
     binding.recorder.note(note_on(optimizer))
     if binding.observer is not None:
         binding.observer.stopped = True
 
 
-def note_on(optimizer: Any) -> str:
+def note_on(optimizer: object) -> str:
     """The note on an optimizer with a compiled step."""
     return _COMPILED.format(name=type(optimizer).__name__)
 
@@ -134,7 +135,7 @@ def note_on(optimizer: Any) -> str:
 # When the hooks are in place.
 
 
-def watched() -> list[Any]:
+def watched() -> list[compat.Optimizer]:
     """The optimizers whose steps are counted."""
     every = [(each.observer, each.optimizer()) for each in list(bindings.values())]
     return [own for by, own in every if isinstance(by, StepCounter) and own is not None]

@@ -24,7 +24,7 @@ class Parameters(backend.Variables):
         self._names: dict[int, str] = {}
         self._row = lambda own: record_of(own, self._names.get(id(own), _UNNAMED[0]))
 
-    def find_names(self, optimizer: Any) -> None:
+    def find_names(self, optimizer: compat.Optimizer) -> None:
         """Find the names of the parameters of an optimizer, for the rows that are made next."""
         if None in map(self._known, parameters_of(optimizer.param_groups)):
             self._names = names_in(optimizer)
@@ -48,7 +48,7 @@ _UNNAMED = ("parameter", "param_groups[")
 """How the names of parameters begin that no model is known to hold."""
 
 
-def record_of(parameter: Any, name: str) -> Variable:
+def record_of(parameter: compat.Tensor, name: str) -> Variable:
     """The record of a parameter: of the whole one if this is a shard."""
     known = models.flattened.get(id(parameter))
     if known is not None and known[0]() is parameter:
@@ -59,7 +59,7 @@ def record_of(parameter: Any, name: str) -> Variable:
     return Variable(name, shape, str(parameter.dtype).removeprefix("torch."), shards=shards)
 
 
-def names_in(optimizer: Any) -> dict[int, str]:
+def names_in(optimizer: compat.Optimizer) -> dict[int, str]:
     """The name of each parameter of an optimizer, by `id`.
 
     It is the name in the group (`named_parameters` passed to the optimizer), or the name in the
@@ -75,7 +75,7 @@ def names_in(optimizer: Any) -> dict[int, str]:
     return names
 
 
-def name_of(parameter: Any) -> str:
+def name_of(parameter: compat.Tensor) -> str:
     """The name of a parameter in its model; `parameter` if no module holds it.
 
     The first unknown parameter starts a search of all models, which also serves the next ones.
@@ -97,19 +97,19 @@ class Models:
     """
 
     def __init__(self) -> None:
-        self._models: dict[int, tuple[str, dict[int, tuple[ref[Any], str]]]] = {}
+        self._models: dict[int, tuple[str, dict[int, tuple[ref[compat.Tensor], str]]]] = {}
         """By `id` of a model, its class name, and by `id` its parameters and their names."""
-        self._asked: dict[int, ref[Any]] = {}
+        self._asked: dict[int, ref[compat.Tensor]] = {}
         """The parameters for which a search was requested."""
-        self._seen: dict[int, ref[Any]] = {}
+        self._seen: dict[int, ref[compat.Tensor]] = {}
         """The parameters that were searched for or found in a model."""
-        self.flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
+        self.flattened: dict[int, tuple[ref[compat.Tensor], tuple[int, ...], int]] = {}
         """By `id`, the parameters that `FullyShardedDataParallel` shards, with the whole shape and
         the number of shards."""
         self.vain = 0
         """The searches that found no name since one that did, or since a trace was read."""
 
-    def find(self, wanted: Sequence[Any]) -> dict[int, str]:
+    def find(self, wanted: Sequence[compat.Tensor]) -> dict[int, str]:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
         parameters = [each for each in wanted if isinstance(each, compat.Parameter)]
         if not all(map(self.knows, parameters)):
@@ -120,12 +120,12 @@ class Models:
                 self.vain = self.vain + 1 if self.names_of(wanted) == before else 0
         return self.names_of(wanted)
 
-    def knows(self, parameter: Any) -> bool:
+    def knows(self, parameter: compat.Tensor) -> bool:
         """True if the last search included this parameter."""
         seen = self._seen.get(id(parameter))
         return seen is not None and seen() is parameter
 
-    def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:
+    def names_of(self, wanted: Iterable[compat.Tensor]) -> dict[int, str]:
         """The known names of parameters, by `id`.
 
         If several models hold a parameter, as a model and a part that the program also holds, the
@@ -141,7 +141,7 @@ class Models:
             names = each | names
         return names
 
-    def others_than(self, ids: Set[int]) -> Iterator[tuple[Any, str, bool]]:
+    def others_than(self, ids: Set[int]) -> Iterator[tuple[compat.Tensor, str, bool]]:
         """The other parameters of the models, with names, as of the last search.
 
         And whether the model is near: whether it has one of `ids`.
@@ -159,7 +159,7 @@ class Models:
         self._asked = {key: each for key, each in self._asked.items() if each() is not None}
         self._seen, self._models, self.flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
-        sharded: dict[int, Any] = {}
+        sharded: dict[int, compat.Tensor] = {}
         for module in modules:
             with suppress_faults():
                 sharded |= {id(now): own for now, own in compat.replaced_in(module)}
@@ -169,7 +169,7 @@ class Models:
                 for each, shape, shards in compat.flattened_in(module):
                     self.flattened[id(each)] = ref(each), shape, shards
                 if outermost:
-                    names: dict[int, tuple[ref[Any], str]] = {}
+                    names: dict[int, tuple[ref[compat.Tensor], str]] = {}
                     for now, name in _named(module):
                         parameter = sharded.get(id(now), now)
                         names.setdefault(id(parameter), (ref(parameter), name))
@@ -187,7 +187,9 @@ _WRAPPING = {
 """Wrappers of a model, with the attribute that holds it, which names in the trace omit."""
 
 
-def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[Any, str]]:
+def _named(
+    module: compat.Module, prefix: str = "", lists: bool = True
+) -> Iterator[tuple[compat.Tensor, str]]:
     """Each parameter in a module, with its name, in the order of `named_parameters()`.
 
     The parameters of layers in plain `lists` and dicts, which PyTorch does not register, follow.
@@ -211,6 +213,6 @@ def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[
 models = Models()
 
 
-def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:
+def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[compat.Tensor]:
     """The parameters of all groups, in order."""
     return list(chain.from_iterable(group["params"] for group in groups))

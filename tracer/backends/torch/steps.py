@@ -18,7 +18,7 @@ PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial, wraps
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 
     ids: Sequence[int]
     """The `id` of each parameter."""
-    layouts: Sequence[Any]
+    layouts: Sequence[object]
     """The layout of its gradient: `compat.layouts_of`."""
     requests: Sequence[int]
     """The sites of the requests."""
@@ -83,9 +83,9 @@ class Step(calls.Step):
         """The gradients of the step; None until they are known."""
         self.versions: Mapping[int, int | None] = {}
         """The versions of parameters as the step began, by `id`, if they decide what it updated."""
-        self.callers: set[Any] = {None}
+        self.callers: set[CodeType | int | None] = {None}
         """The code between this step and the inner ones, and the line of PyTorch that called it."""
-        self.foreign: set[Any] = set()
+        self.foreign: set[CodeType | int | None] = set()
         """Those of a closure and of hooks; None for a closure whose code Python cannot see."""
 
     @property
@@ -102,7 +102,7 @@ def counting(method: compat.F) -> compat.F:
     """
 
     @wraps(method)
-    def guarded(self: Any, *given: Any, **named: Any) -> Any:
+    def guarded(self: "StepCounter", *given: object, **named: object) -> object:
         if self.recorder.broken:
             return None
         try:
@@ -118,7 +118,7 @@ class StepCounter:
     """Counts the steps of one optimizer."""
 
     def __init__(self, binding: Binding) -> None:
-        optimizer: Any = binding.optimizer()
+        optimizer: compat.Optimizer = binding.optimizer()
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
@@ -136,11 +136,15 @@ class StepCounter:
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
         self._last: Asked | None = None
-        self._alive: list[ref[Any]] = []
+        self._alive: list[ref[compat.Tensor]] = []
 
     @counting
     def before(
-        self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType
+        self,
+        optimizer: compat.Optimizer,
+        given: Sequence[object],
+        named: Mapping[str, object],
+        python: FrameType,
     ) -> None:
         """Open the call of a step; `python` is the frame that calls its hooks."""
         if self.stopped:
@@ -190,7 +194,11 @@ class StepCounter:
 
     @counting
     def after(
-        self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType
+        self,
+        optimizer: compat.Optimizer,
+        given: Sequence[object],
+        named: Mapping[str, object],
+        python: FrameType,
     ) -> None:
         """Close the call of a step."""
         stack, known = self.recorder.calls_under_way.stack(), (STEP, known_by(python))
@@ -215,7 +223,7 @@ class StepCounter:
             updates = call.asked.updates
         self._leave(call, () if skipped and not self._looks else updates)
 
-    def _look(self, call: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
+    def _look(self, call: Step, optimizer: compat.Optimizer, skipped: bool) -> Sequence[int]:
         """Find the requests and updates of a step that has ended; returns the sites of the updates.
 
         A parameter that the step wrote to is a request even without a gradient: the step may have
@@ -256,7 +264,11 @@ class StepCounter:
         return [site for place, site in site_at if updated[place]]
 
     def _wrote_to(
-        self, parameter: Any, before: Mapping[int, int | None], asks: bool, adds_zero: bool
+        self,
+        parameter: compat.Tensor,
+        before: Mapping[int, int | None],
+        asks: bool,
+        adds_zero: bool,
     ) -> bool:
         """True if a step wrote to a parameter, which has a gradient if it `asks`.
 
@@ -277,7 +289,7 @@ class StepCounter:
     # Steps called by a `GradScaler`.
 
     @counting
-    def asked(self, scaler: Any, python: FrameType) -> Step | None:
+    def asked(self, scaler: compat.GradScaler, python: FrameType) -> Step | None:
         """Open a call for `GradScaler.step`, which may skip the step of the optimizer."""
         if self.stopped:
             return None
@@ -289,7 +301,7 @@ class StepCounter:
         return call
 
     @counting
-    def answered(self, call: Step, optimizer: Any, failed: bool) -> None:
+    def answered(self, call: Step, optimizer: compat.Optimizer, failed: bool) -> None:
         """Close the call of `GradScaler.step`, or abandon it if `failed` by an exception."""
         if failed:
             self.recorder.abandon(call)
@@ -310,7 +322,7 @@ class StepCounter:
 
     # Sites.
 
-    def asked_for(self, parameters: Sequence[Any], layouts: Sequence[Any]) -> Asked:
+    def asked_for(self, parameters: Sequence[compat.Tensor], layouts: Sequence[object]) -> Asked:
         """The sites of a step whose gradients have these layouts."""
         ids, last = list(map(id, parameters)), self._last
         if last is not None and last.layouts == layouts and last.ids == ids:
@@ -338,15 +350,15 @@ class StepCounter:
         self._last = Asked(ids, layouts, requests, updates)
         return self._last
 
-    def _forget(self, reference: Any) -> None:
+    def _forget(self, reference: object) -> None:
         self._last = None
         self._moved.clear()  # another parameter may get its `id`
 
 
-def _asks(layout: Any) -> bool:
+def _asks(layout: object) -> bool:
     """True if a parameter with this layout of its gradient has a gradient."""
     return layout is not None and layout is not compat.FROZEN
 
 
-def _is_lbfgs(optimizer: Any) -> bool:
+def _is_lbfgs(optimizer: compat.Optimizer) -> bool:
     return any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
