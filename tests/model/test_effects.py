@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from support import traces
 
 import tracer
-from tracer.model.merge import combine
 from tracer.model.records import Note, TraceData
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
@@ -57,11 +56,6 @@ def test_what_effects_have_not() -> None:
         trace.count("unchanged", by="variable", kind="dense")
     with pytest.raises(tracer.UnknownName, match="key to split unchanged by"):
         trace.count("unchanged", by="method")
-    with pytest.raises(tracer.UnknownName, match="no variable 'bias'"):
-        trace.count("unchanged", by=(), variable="bias")
-    wrong: Any = "changed"
-    with pytest.raises(tracer.UnknownName, match="unchanged"):
-        trace.count(wrong, by="variable")
 
 
 def of_worker(name: str, unchanged: Run) -> TraceData:
@@ -79,15 +73,3 @@ def test_the_effects_of_workers_stay_apart() -> None:
         ("worker:1", "dense/bias"): 5,
     }
     assert trace.count("compared", by=()) == {(): 40}
-
-
-def test_the_effects_of_optimizers_stay_apart() -> None:
-    """Two optimizers of one process, with variables of their own, become one trace."""
-    parts = [of_worker("", Run(1, 1, 2)), of_worker("", Run(3, 1, 5))]
-    data, _ = combine([(part, [None, None]) for part in parts])
-    trace = Trace(data)
-    assert trace.count("unchanged", by=("optimizer", "variable")) == {
-        ("adam", "dense/bias"): 2,
-        ("adam#2", "dense/bias#2"): 5,
-    }
-    assert trace.count("unchanged", by=(), optimizer="adam#2") == {(): 5}

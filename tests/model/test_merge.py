@@ -1,10 +1,6 @@
 """Merging the workers' traces of a run."""
 
 import io
-import json
-import subprocess
-import sys
-import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -216,7 +212,6 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
     [
         ([], "there is no trace to merge"),
         ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
-        ([alone(3), alone(4, "sgd")], "two of the traces are of replica 0"),
     ],
 )
 def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) -> None:
@@ -450,41 +445,6 @@ def test_an_optimizer_without_a_variable_in_common_is_another_one() -> None:
     assert not apart.complete and "are kept apart" in apart.notes[0]
     trace = merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:2")))
     assert [each.made for each in trace.optimizers] == ["a.py:1", "a.py:2"]
-
-
-@pytest.mark.long
-def test_a_thousand_workers_in_little_memory(tmp_path: Path) -> None:
-    names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
-    one = worker("worker:0", 100_000, names)
-    one = replace(
-        one,
-        replicas=tuple(Replica("worker:0", index, f"CPU:{index}") for index in range(8)),
-        blocks=tuple(replace(one.blocks[0], replica=replica) for replica in range(8)),
-        environment={},
-    )
-    Trace(one).save(tmp_path / "0000.json")
-    text = (tmp_path / "0000.json").read_text()
-    for index in range(1, 1024):
-        (tmp_path / f"{index:04}.json").write_text(text.replace("worker:0", f"worker:{index}"))
-    code = """
-        import json, sys
-        import tracer
-        trace = tracer.load(sys.argv[1])
-        # not ru_maxrss: that begins with the size of the process that started this one
-        lines = open("/proc/self/status").read().splitlines()
-        (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM")]
-        megabytes = int(peak) / 1024
-        print(json.dumps([megabytes, len(trace.workers), trace.updates()]))
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    megabytes, workers, updates = json.loads(done.stdout)
-    assert (workers, updates) == (1024, 1024 * 8 * 500 * 100_000)
-    assert megabytes < 1000
 
 
 class _Object:

@@ -10,7 +10,6 @@ from support.scripts import output_of
 
 import tracer
 from tracer.model import tracefile
-from tracer.model.timeline import Run
 
 OPS_OF_A_BLOCK = 37
 
@@ -87,22 +86,7 @@ def test_each_step_of_the_benchmark_for_a_gpu_is_counted() -> None:
         assert (number(made), complete) == (100 if "scan of 10" in name else 10, "yes")
 
 
-@pytest.mark.sweep
-def test_the_files_benchmark_prints_its_sizes() -> None:
-    rows = printed("files", "--quick")
-    assert len(rows) == 4
-    assert all(number(row[3]) > 0 for row in rows)
-
-
 # Files, without TensorFlow and without another process.
-
-
-def test_a_million_regular_steps_are_less_than_300_kilobytes(tmp_path: Path) -> None:
-    path = files.big(tmp_path)
-    assert path.stat().st_size < 300_000
-    (block, *others) = tracefile.load(path).data.blocks
-    assert block.runs == (Run(1, 1, 10**6),)
-    assert len(others) == 7
 
 
 def test_a_file_grows_with_the_changes_and_not_with_the_steps(tmp_path: Path) -> None:
