@@ -84,11 +84,6 @@ def line(file: str, number: int) -> str:
     return f"{shown_file(file)}:{number}"
 
 
-def line_of(code: CodeType) -> str:
-    """The line that defines a function."""
-    return line(code.co_filename, code.co_firstlineno)
-
-
 def line_of_caller(made: object) -> str:
     """The running line of the program, outside of the constructors of `made`; empty if none.
 

@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, compress
 from typing import Any
 from weakref import ref
@@ -26,18 +26,11 @@ def instances(bases: Iterable[type]) -> list[Any]:
         if id(cls) not in classes:
             classes[id(cls)] = cls
             todo += type.__subclasses__(cls)
-    return _objects_of(classes)
-
-
-def _objects_of(classes: Container[int]) -> list[Any]:
-    """The objects whose class has its id in `classes`.
-
-    The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
-    such a thread is still filling, and `_PyTuple_Resize` requires the only reference. Threads
-    switch only between instructions of Python, so one call of `list` does it all, in some 50 ms.
-    `gc.get_referrers` of the classes would need no such list, but it crashed in a large process
-    with TensorFlow.
-    """
+    # The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples
+    # that such a thread is still filling, and `_PyTuple_Resize` requires the only reference.
+    # Threads switch only between instructions of Python, so one call of `list` does it all, in some
+    # 50 ms. `gc.get_referrers` of the classes would need no such list, but it crashed in a large
+    # process with TensorFlow.
     lists: dict[None, list[Any]] = {}
     objects = chain.from_iterable(map(lists.setdefault, (None,), map(gc.get_objects, (None,))))
     same = chain.from_iterable(map(lists.pop, (None,)))

@@ -24,11 +24,6 @@ APPLYING = 2
 """An apply method calls the block, so its updates are not outermost updates."""
 
 
-def flags_of(stamp: int) -> int:
-    """The flags of a stamp: how a block was part of a step."""
-    return stamp % UNIT
-
-
 class Reading(NamedTuple):
     """The content of a block's counter."""
 

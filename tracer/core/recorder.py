@@ -68,11 +68,6 @@ class Recorder(Root):
         if self.blocks.compare() and retrace and self.blocks.counters.in_programs:
             self.blocks.forget_graphs()
 
-    @property
-    def effects(self) -> Any:
-        """Compares the variables of each step, if effects are on: see `Counters.effects`."""
-        return self.blocks.counters.effects
-
     # Calls.
 
     def open(self, call: Call, optimizer: int, method: str, caller: Any = None) -> None:
@@ -281,7 +276,7 @@ class Recorder(Root):
 
         A pair is recorded when it is taken. If effects are on, its variable is `compared`.
         """
-        effects = self.effects if compared else None
+        effects = self.blocks.counters.effects if compared else None
         for pair in pairs:
             try:
                 if isinstance(pair, tuple | list) and len(pair) == 2:  # else it will be refused

@@ -23,13 +23,6 @@ class Holder:
         """The recorders of optimizers that it holds by name."""
         self.ended = False
 
-    def move(self, old: Recorder, new: Recorder) -> None:
-        """Follow an optimizer that another recorder has now: it was nested in one that steps."""
-        if old in self.asked:
-            self.asked.add(new)
-        if not old.used:
-            self.since.pop(old, None)
-
 
 PROGRAM = Holder()
 PROGRAM.since, PROGRAM.asked = WeakKeyDictionary(), WeakSet()

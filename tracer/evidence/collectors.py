@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracer.core.call_paths import line_of
+from tracer.core.call_paths import line as line_in
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
@@ -83,7 +83,13 @@ def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[E
         return next((base for base in cls.__mro__ if name in vars(base)), None)
 
     def line(name: str) -> str:
-        return next((line_of(code) for code in _codes(inspect.getattr_static(cls, name))), "")
+        return next(
+            (
+                line_in(code.co_filename, code.co_firstlineno)
+                for code in _codes(inspect.getattr_static(cls, name))
+            ),
+            "",
+        )
 
     called = [apply.name for apply in kind.apply_methods]
     known = {apply.name for each in KINDS for apply in each.apply_methods}

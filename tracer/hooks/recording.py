@@ -25,7 +25,7 @@ from tracer.model.evidence import Fitted
 from tracer.model.launches import of_this_process
 from tracer.model.merge import combine
 from tracer.model.names import finder
-from tracer.model.records import Note, TraceData
+from tracer.model.records import Note
 from tracer.model.trace import Trace
 
 __tracebackhide__ = is_mistake
@@ -72,7 +72,8 @@ class Recording(Holder):
                 known = THE_BEGINNING if since is None else since
                 is_used = is_asked or ran_in(counted[0], known.notes)
                 is_used = is_used or recorder.optimizers.stale.may_run()
-                if is_used or since is None or _was_fitted(counted[0]):
+                own = (each for optimizer in counted[0].optimizers for each in optimizer.evidence)
+                if is_used or since is None or any(isinstance(each, Fitted) for each in own):
                     found.append((is_used, counted))
         found.sort(key=itemgetter(0), reverse=True)
         data, objects = combine([each for _, each in found], self._notes(nothing=not found))
@@ -209,11 +210,6 @@ def _close(recording: Recording) -> None:
             _active[:] = [each for each in _active if each is not recording]
             _listen()
     recording.end()
-
-
-def _was_fitted(data: TraceData) -> bool:
-    """Whether `fit` completed with an optimizer that made no step."""
-    return any(isinstance(own, Fitted) for each in data.optimizers for own in each.evidence)
 
 
 # Optimizers made later.

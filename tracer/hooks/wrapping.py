@@ -187,7 +187,9 @@ def _bind(
     base = plain_class(type(optimizer))
 
     def name() -> str:  # called late: the name is set during `__init__`
-        return own_name(binding.optimizer()) or base.__name__
+        own = binding.optimizer()
+        names = (getattr(own, attribute, None) for attribute in ("name", "_name"))
+        return next((name for name in names if isinstance(name, str) and name), base.__name__)
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     own = () if kind.name in AT_ONCE else own_steps(base, kind)
@@ -204,19 +206,16 @@ def _bind(
     bindings[key] = binding
     if known is not None:
         binding.holders |= known.holders
-        for holder in known.holders:
-            holder.move(known.recorder, recorder)
-        if known.recorder.effects is not None:
+        for holder in known.holders:  # it was nested in one that steps
+            if known.recorder in holder.asked:
+                holder.asked.add(recorder)
+            if not known.recorder.used:
+                holder.since.pop(known.recorder, None)
+        if known.recorder.blocks.counters.effects is not None:
             recorder.compare()
     if optimizer is root:
         recorder.optimizers.root = binding.index
     return binding
-
-
-def own_name(optimizer: Any) -> str:
-    """The optimizer's own name; empty if it has none."""
-    names = (getattr(optimizer, attribute, None) for attribute in ("name", "_name"))
-    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 def _bring_in(optimizer: Any, binding: Binding) -> Binding:

@@ -21,7 +21,7 @@ from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical, copies_of
 from tracer.core.calls import Step
 from tracer.core.counters import EffectLogs, Source, sources_of
-from tracer.core.log import flags_of
+from tracer.core.log import UNIT
 
 _raw = tf.raw_ops
 
@@ -150,7 +150,7 @@ class Effects(EffectLogs):
     def _taken_out(self, replica: int, variables: tuple[int, ...], row: list[int]) -> None:
         """Log a drained row; an inner step is compared by its outer step."""
         stamp, *words = row
-        if not flags_of(stamp):
+        if not stamp % UNIT:
             self.log(replica, _sources(variables, tuple(words)), stamp)
 
     def seen(self, call: Step, replica: int) -> list[Source]:

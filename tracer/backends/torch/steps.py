@@ -181,7 +181,7 @@ class StepCounter:
 
         A nested optimizer may have its own parameters.
         """
-        if self.recorder.effects is None or call.parent is not None:
+        if self.recorder.blocks.counters.effects is None or call.parent is not None:
             return
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
@@ -190,7 +190,7 @@ class StepCounter:
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
                     index = variables.index(each, None)
                     if not compat.is_elsewhere(each):
-                        self.recorder.effects.hold(call, index, each)
+                        self.recorder.blocks.counters.effects.hold(call, index, each)
 
     @counting
     def after(
