@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.libraries import keras2
+from support.ran import by_step
 
 import tracer
 from tracer.backends.tensorflow import ledger
@@ -35,11 +36,6 @@ def ran(variable: Any) -> int:
 
 def one() -> Any:
     return tf.ones(1)
-
-
-def by_step(trace: Any) -> list[int]:
-    """The updates of each step."""
-    return [n for first, last, n in trace.per_step("updates") for _ in range(first, last + 1)]
 
 
 def assert_all_counted(optimizer: Any, variable: Any, steps: list[int], outside: int = 0) -> None:

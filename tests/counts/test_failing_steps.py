@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from counts.test_truth_table import strategy_of
 from support.libraries import keras3, library_of
-from support.odometers import KINDS
+from support.odometers import KINDS, components
 
 import tracer
 
@@ -42,9 +43,9 @@ def _check(optimizer: Any, weights: list[Any]) -> None:
     trace = tracer.trace_of(optimizer)
     assert trace.complete, trace.notes
     for weight in weights:
-        shown = {int(value) for value in np.asarray(weight)}
-        assert {trace.updates(variable=weight)} == shown
-    assert trace.steps == max(int(np.asarray(weight)[0]) for weight in weights)
+        for replica, component in enumerate(components(weight)):
+            assert {*component.numpy()} == {trace.updates(variable=weight, replica=replica)}
+    assert trace.steps == components(weights[0])[0].numpy()[0]
 
 
 @kinds
@@ -66,56 +67,31 @@ def test_data_that_ends_in_a_function(kind: str) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("compiled", [False, True])
-def test_gradients_that_fail(kind: str, compiled: bool) -> None:
-    optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
-
-    @tf.function(jit_compile=compiled)
-    def apply(gradient: Any) -> None:
-        optimizer.apply_gradients([(gradient, weight) for weight in weights])
-
-    @tf.function
-    def step(value: Any) -> None:
-        apply(tf.debugging.check_numerics(value * tf.ones(2), "the gradient"))
-
-    for value in (1.0, np.nan, 1.0, np.inf, np.nan):
-        try:
-            step(tf.constant(value))
-        except tf.errors.InvalidArgumentError:
-            assert not np.isfinite(value)
-    assert np.asarray(weights[0])[0] == 2
-    _check(optimizer, weights)
-
-
-@kinds
-def test_mirrored_steps_that_fail(kind: str) -> None:
-    strategy = tf.distribute.MirroredStrategy(
-        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
+@pytest.mark.parametrize("way", ["function", "XLA", "mirrored"])
+def test_gradients_that_fail(kind: str, way: str) -> None:
+    strategy = strategy_of("mirrored 2" if way == "mirrored" else "default")
     with strategy.scope():
         optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
         if kind == "keras3":
             optimizer.build(weights)
 
-    @tf.function
-    def step(value: Any) -> None:
-        def replica(value: Any) -> None:
-            one = tf.debugging.check_numerics(value * tf.ones(2), "the gradient") / 2.0
-            optimizer.apply_gradients([(one, weight) for weight in weights])
+    def apply(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, weight) for weight in weights])
 
-        strategy.run(replica, args=(value,))
+    function = apply if way == "mirrored" else tf.function(apply, jit_compile=way == "XLA")
 
-    for value in (1.0, np.nan, 1.0, np.inf):
+    def replica(value: Any) -> None:
+        one = value * tf.ones(2) / strategy.num_replicas_in_sync
+        function(tf.debugging.check_numerics(one, "the gradient"))
+
+    step = tf.function(lambda value: strategy.run(replica, (value,)))
+    for value in (1.0, np.nan, 1.0, np.inf, np.nan):
         try:
             step(tf.constant(value))
         except tf.errors.InvalidArgumentError:
             assert not np.isfinite(value)
-    trace = tracer.trace_of(optimizer)
-    for weight in weights:
-        values = weight.value.values if kind == "keras3" else weight.values
-        for replica, copy in enumerate(values):
-            assert trace.updates(variable=weight, replica=replica) == int(copy.numpy()[0]) == 2
-    assert trace.steps == 2
+    assert components(weights[0])[-1].numpy()[0] == 2
+    _check(optimizer, weights)
 
 
 @kinds

@@ -1,6 +1,5 @@
 """Healthy programs for PyTorch: what loops clear, accumulate, clip, scale, schedule and do else."""
 
-import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -62,15 +61,15 @@ SCHEDULES: dict[str, Callable[[Any, int], Any]] = {
 WAYS: dict[str, Any] = {
     "model": MODELS,
     "optimizer": OPTIMIZERS,
-    "groups": ("one", "decay of matrices", "a rate for each part"),
+    "groups": ("one", "decay of matrices"),
     "clears": ("before", "after", "of the model", "to zero", "by hand"),
     "accumulates": (1, 1, 2, 4),
-    "clips": ("no", "norm", "value"),
+    "clips": ("no", "norm"),
     "scales": ("no", "no", "scaler", "scaler off", "autocast"),
     "schedule": SCHEDULES,
     "extra": (
-        *("nothing", "averages", "resumes", "two losses", "penalty", "logs norms"),
-        *("clamps weights", "a teacher", "critic", "unfreezes", "adversarial"),
+        *("nothing", "averages", "resumes", "two losses", "penalty"),
+        *("clamps weights", "critic", "unfreezes", "adversarial"),
     ),
 }
 
@@ -85,7 +84,6 @@ class Run:
         self.of_steps = program["schedule"] in ("one cycle", "warmup")
         self.model = MODELS[program["model"]]()
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
-        self.teacher = copy.deepcopy(self.model).eval()
         self.make()
         enabled = program["scales"] == "scaler"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=enabled)
@@ -100,8 +98,6 @@ class Run:
                 {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.01},
                 {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
             ]
-        elif self.program["groups"] == "a rate for each part":
-            groups = [{"params": trained[:1], "lr": 0.01}, {"params": trained[1:]}]
         self.optimizer = OPTIMIZERS[self.program["optimizer"]](groups)
         self.set_schedule(EPOCHS)
         self.critic = nn.Linear(2, 1)
@@ -155,10 +151,6 @@ class Run:
             x = x.requires_grad_(self.extra == "penalty")
             out = self.model(x)
             loss = nn.functional.mse_loss(out.float(), y)
-            if self.extra == "a teacher":
-                with torch.no_grad():
-                    wanted = self.teacher(x)
-                loss = loss + nn.functional.mse_loss(out.float(), wanted.float())
             if self.extra == "critic":
                 loss = loss - 0.1 * self.critic(out.float()).mean()
         if self.extra == "penalty":
@@ -175,12 +167,7 @@ class Run:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.program["clips"] != "no":
             self.scaler.unscale_(self.optimizer)
-            if self.program["clips"] == "norm":
-                nn.utils.clip_grad_norm_(trained, 1.0)
-            else:
-                nn.utils.clip_grad_value_(trained, 0.5)
-        if self.extra == "logs norms":
-            sum(float(p.grad.norm()) for p in trained if p.grad is not None)
+            nn.utils.clip_grad_norm_(trained, 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.steps += 1

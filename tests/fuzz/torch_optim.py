@@ -11,10 +11,10 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from fuzz.batch import Updates, counted, differ, main, require
@@ -80,100 +80,91 @@ def shared(one: Any, other: Any) -> set[int]:
     return set(map(id, _parameters(one))) & set(map(id, _parameters(other)))
 
 
-if TYPE_CHECKING:
-
-    class Behaviour:
-        """As the class that is behind it in the MRO."""
-
-        def step(self, closure: Any = None) -> Any: ...
-
-else:
-    Behaviour = object
-    """What a class of the program adds to a class of optimizers, which is behind it in the MRO."""
+# What the `step` of a class of the program does, with that of the class behind it; `turn` counts.
 
 
-class Sometimes(Behaviour):
-    turn = 0
-
-    def step(self, closure: Any = None) -> Any:
-        self.turn += 1
-        return super().step(closure) if self.turn % 2 else None
+def sometimes(own: Any, step: Callable[[], Any]) -> Any:
+    return step() if own.turn % 2 else None
 
 
-class Twice(Behaviour):
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        return super().step(closure)
+def twice(own: Any, step: Callable[[], Any]) -> Any:
+    step()
+    return step()
 
 
-class Catches(Behaviour):
-    def step(self, closure: Any = None) -> Any:
-        try:
-            return super().step(closure)
-        except OnPurpose:
-            return None
+def catches(own: Any, step: Callable[[], Any]) -> Any:
+    with suppress(OnPurpose):
+        return step()
 
 
-class First(Behaviour):
+def first(own: Any, step: Callable[[], Any]) -> Any:
     """Updates its first parameter by itself."""
-
-    def step(self, closure: Any = None) -> Any:
-        first = _parameters(self)[0]
-        if first.grad is not None:
-            add_one([first])
-            first.grad = None
-        return super().step(closure)
+    parameter = _parameters(own)[0]
+    if parameter.grad is not None:
+        add_one([parameter])
+        parameter.grad = None
+    return step()
 
 
-class Data(Behaviour):
+def data(own: Any, step: Callable[[], Any]) -> Any:
     """Writes to `.data` each second time."""
-
-    turn = 0
-
-    def step(self, closure: Any = None) -> Any:
-        self.turn += 1
-        if self.turn % 2:
-            return super().step(closure)
-        return add_one([parameter.data for parameter in _with_gradient(self)])
+    if own.turn % 2:
+        return step()
+    return add_one([parameter.data for parameter in _with_gradient(own)])
 
 
-class NumPy(Behaviour):
+def numpy(own: Any, step: Callable[[], Any]) -> Any:
     """Writes through NumPy what has a gradient, and calls no other step."""
-
-    def step(self, closure: Any = None) -> Any:
-        for parameter in _with_gradient(self):
-            parameter.detach().numpy()[...] += 1
+    for parameter in _with_gradient(own):
+        parameter.detach().numpy()[...] += 1
 
 
-class Blind(Behaviour):
+def blind(own: Any, step: Callable[[], Any]) -> Any:
     """Needs no gradients."""
+    add_one(_parameters(own))
 
-    def step(self, closure: Any = None) -> Any:
-        add_one(_parameters(self))
+
+def around(own: Any, step: Callable[[], Any]) -> Any:
+    """Another optimizer is in it, which it leaves out each third time."""
+    return step() if own.turn % 3 else None
 
 
 class Around(torch.optim.Optimizer):  # type: ignore[misc]
-    """Another optimizer is in it, which it leaves out each third time."""
+    """An optimizer with the groups of another one, which it steps with."""
+
+    turn = 0
 
     def __init__(self, base: Any) -> None:
         self.base = base
         super().__init__(base.param_groups, base.defaults)
         self.param_groups = base.param_groups
 
-    turn = 0
-
     def step(self, closure: Any = None) -> Any:
         self.turn += 1
-        return self.base.step(closure) if self.turn % 3 else None
+        return around(self, partial(self.base.step, closure))
 
 
 for _base in BASES.values():
-    # PyTorch gives a class hooks when an optimizer of it is made: without, `Twice` counts once, as
+    # PyTorch gives a class hooks when an optimizer of it is made: without, `twice` counts once, as
     # `docs/limits.md` says.
     _base([torch.nn.Parameter(torch.zeros(1))])
-BEHAVIOURS = [None, Sometimes, Twice, Catches, First, Data, NumPy, Blind, Around]
-UNSEEN = (Sometimes, Data, NumPy, Blind, Around)
+BEHAVIOURS = [None, sometimes, twice, catches, first, data, numpy, blind, around]
+UNSEEN = (sometimes, data, numpy, blind, around)
 """Of these not all that they do can be counted, or believed: a trace may be incomplete."""
+
+
+def class_with(behaviour: Callable[[Any, Callable[[], Any]], Any], base: Any) -> Any:
+    """A class that steps so, which `pickle` finds in this module."""
+
+    class New(base):  # type: ignore[misc]
+        turn = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.turn += 1
+            return behaviour(self, partial(super().step, closure))
+
+    New.__name__ = New.__qualname__ = f"{behaviour.__name__}_{base.__name__}"
+    return globals().setdefault(New.__name__, New)
 
 
 class Made(NamedTuple):
@@ -193,17 +184,15 @@ class Made(NamedTuple):
         ]
         groups = [group for group in groups if group["params"]]
         base, behaviour = BASES[self.base], BEHAVIOURS[self.behaviour]
-        if behaviour is None or (self.is_lbfgs and behaviour in (Twice, First)):
+        if behaviour is None or (self.is_lbfgs and behaviour in (twice, first)):
             return base(groups)
-        if behaviour is Around:
+        if behaviour is around:
             return Around(base(groups))
         plain: Any = base
         options: dict[str, Any] = {}
         if isinstance(base, partial):
             plain, options = base.func, base.keywords
-        name = f"{behaviour.__name__}{plain.__name__}"  # which `pickle` finds in this module
-        new = type(name, (behaviour, plain), {"__module__": __name__})
-        return globals().setdefault(name, new)(groups, **options)
+        return class_with(behaviour, plain)(groups, **options)
 
     @property
     def is_lbfgs(self) -> bool:
@@ -260,7 +249,9 @@ class Slot:
         self.log: Log = []
         self.excused = own in UNSEEN or (own is not None and "fused" in made.base)
         """Whether its trace may be incomplete."""
-        self.once = made.is_lbfgs or own is First  # in a step, whoever updates a parameter
+        self.once = made.is_lbfgs or own is first  # in a step, whoever updates a parameter
+        self.stepped = self.loose = False
+        """Whether what its steps did cannot be seen, without a note: see `docs/limits.md`."""
 
 
 @dataclass
@@ -325,6 +316,7 @@ class Run:
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
+        slot.stepped = True
         if slot.scheduler is not None:
             slot.scheduler.step()
 
@@ -408,7 +400,7 @@ class Run:
     def copies(self, slot: Slot, flags: Sequence[bool]) -> None:
         """Go on with a copy, which has parameters of its own; some classes keep too little."""
         old = slot.optimizer
-        if not slot.made.is_lbfgs and BEHAVIOURS[slot.made.behaviour] is not Around:
+        if not slot.made.is_lbfgs and BEHAVIOURS[slot.made.behaviour] is not around:
             made = copy.deepcopy(old) if flags[0] else pickle.loads(pickle.dumps(old))
             self.pool += _parameters(made)
             self.replace(slot, made)
@@ -433,11 +425,13 @@ class Run:
         slot.optimizer.register_step_post_hook(lambda optimizer, *given: optimizer.zero_grad())
         # What it takes away cannot be seen any more, where the versions of tensors do not tell.
         slot.excused |= slot.made.is_lbfgs or "fused" in slot.made.base
+        slot.loose |= BEHAVIOURS[slot.made.behaviour] in UNSEEN
 
     # What they do with the tracer.
 
     def wrap(self, slot: Slot, flags: Sequence[bool]) -> None:
         if self.traced:
+            slot.loose |= slot.made.is_lbfgs and slot.stepped and not slot.wrapped
             tracer.wrap(slot.optimizer, effects=flags[0])
             slot.wrapped = slot.was_wrapped = True
 
@@ -451,6 +445,8 @@ class Run:
     def record(self, slot: Slot, flags: Sequence[bool]) -> None:
         if self.traced:
             left = ExitStack()
+            for each in self.slots:
+                each.loose |= each.made.is_lbfgs and each.stepped
             self.blocks.append(Block(left, left.enter_context(tracer.record(effects=flags[0]))))
 
     def end(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
@@ -479,6 +475,8 @@ class Run:
         steps = sorted(map(len, logs))
         found = sorted(filter(None, trace.steps_by_replica().values()))
         assert found == steps, f"{found} steps, {steps} happened"
+        if any(slot.loose for slot in happened_to):
+            return
         variables = dict(enumerate(self.pool))
         if len(logs) == 1:
             require([differ(trace, counted(trace, variables), logs[0])])
