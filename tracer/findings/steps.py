@@ -35,7 +35,6 @@ from tracer.model.evidence import (
 from tracer.model.phrases import (
     NOTHING_PASSED,
     accumulated_steps,
-    accumulations,
     class_of,
     has_ended,
     reason,
@@ -345,24 +344,26 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
         "jax_debug_nans), a lower learning rate, that layer in float32."
     ),
     explanation=(
-        "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. A warning if all "
+        "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. If gradients are "
+        "accumulated, only if no step updated anything. A warning if all "
         "steps were skipped, or so many in a row that the scale would fall below 1."
     ),
     needs=("complete",),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     scale = next((each for each in summary.optimizers if skipper([each])), None)
-    accumulates = accumulated_steps(summary.optimizers) > 1
-    reached = accumulations(summary) if accumulates else updates
-    if scale is None or reached is None or not summary.asked_on or summary.step_unknown(reached):
+    every = accumulated_steps(summary.optimizers)  # which steps only accumulated is not known
+    unknown = summary.step_unknown(updates) or (every > 1 and summary.total(updates))
+    if scale is None or not summary.asked_on or unknown:
         return
     replica = summary.asked_on[0]  # a loss scale decides for all replicas
-    timeline, steps = summary.timeline(reached, replica=replica), summary.steps_on[replica]
+    timeline, steps = summary.timeline(updates, replica=replica), summary.steps_on[replica]
     streaks = [(first, last) for first, last, made in timeline.spans() if not any(made)]
-    if not streaks:
+    number = timeline.spread[(0,)] - every + 1  # fewer than `every` steps reached the optimizer
+    if number < 1:
         return
-    by, number, begin = skipper(summary.optimizers), timeline.spread[(0,)], streaks[0][0]
-    longest = max(last - first + 1 for first, last in streaks)
+    by, begin = skipper(summary.optimizers), streaks[0][0]
+    longest = max(last - first + 1 for first, last in streaks) - every + 1
     row = f", up to {longest:,} in a row" if longest > 1 else ""
     which = f"the first is step {begin:,}{row}" if number > 1 else f"step {begin:,}"
     initial = scale.settings.get("initial_scale")
@@ -372,8 +373,8 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     now = scale.settings.get("dynamic_scale")
     is_low = hopeless and isinstance(now, int | float) and now < 1  # Keras 3 has no limit
     yield Case(
-        f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
-        f"{plural(number, 'was', 'were')} skipped by {by}: {which}"
+        f"{'At least ' if every > 1 else ''}{some(number, 'step')} of {steps:,}"
+        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}: {which}"
         f"{f'; the scale has fallen to {now:g}' if is_low else ''}.",
         _OTHERS.get(by, _GOES_ON).format(summary.dialect.advice("find-nan")),
         "warning" if hopeless else "info",
@@ -424,15 +425,14 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
             else "",
             "info" if lost.passes * 20 < lost.of else None,
         )
-    every, reached = accumulated_steps(summary.optimizers), accumulations(summary)
-    if every < 2 or reached is None or summary.step_unknown(reached):
+    every = accumulated_steps(summary.optimizers)
+    if every < 2 or skipper(summary.optimizers) or summary.step_unknown(updates):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
     parts = summary.timeline(updates, replica=replica).parts()
     last = max((part.last for part, (made,) in parts if made), default=0)
-    group = summary.timeline(reached, replica=replica).within(last + 1, steps)
-    left = sum(number * kept for number, (kept,) in group)
+    left = steps - last
     if 0 < left < every:
         yield Case(
             f"The gradients of {some(left, 'step')} after step {last:,} of {steps:,}"

@@ -23,7 +23,7 @@ from tracer.model.evidence import (
     OwnDense,
     Scheduled,
 )
-from tracer.model.records import Block, Optimizer, Rate, RateRun
+from tracer.model.records import Optimizer, Rate, RateRun
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
@@ -178,28 +178,6 @@ def accumulated_steps(optimizers: Iterable[Optimizer]) -> int:
     """How many steps of gradients one of the optimizers accumulates."""
     settings = [each.settings.get("gradient_accumulation_steps") for each in optimizers]
     return max((number for number in settings if isinstance(number, int)), default=1)
-
-
-def accumulations(summary: Summary) -> measures.Measure | None:
-    """Return a measure of the steps that reached an accumulating optimizer; None if unknown.
-
-    Each of these steps added gradients up, or applied a whole group. A step that a loss scale
-    skipped is not counted: it did not reach the optimizer inside. An optax transformation was
-    reached if it computed anything, even for a later step.
-    """
-    if any(each.settings.get("skipped_by") for each in summary.optimizers):
-        return lambda block: int(block.step and _computed(block) > 0)
-    optimizers = summary.trace.optimizers
-
-    def reached(block: Block) -> int:
-        steps = (entry for entry in block.entries if entry.role == "step")  # by each step method
-        kept = (e.times for e in steps if accumulated_steps([optimizers[e.optimizer]]) > 1)
-        return max(kept, default=0)
-
-    return reached if summary.total(reached) or not summary.total(updates) else None
-
-
-_computed = measures.counting(["update", "discarded"], None)
 
 
 def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
