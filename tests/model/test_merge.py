@@ -31,6 +31,7 @@ from tracer.model.records import (
     Replica,
     TraceData,
     Variable,
+    WhyNot,
 )
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace, summaries_of
@@ -121,7 +122,7 @@ def missing(names: str) -> tuple[str, ...]:
     return (f"no trace of {names}, so nothing that ran there is counted",)
 
 
-def of(cluster: str, part: TraceData, **fields: Any) -> TraceData:
+def of(cluster: str, part: TraceData, **fields: object) -> TraceData:
     return replace(part, environment={"cluster": cluster}, **fields)
 
 
@@ -338,7 +339,7 @@ def test_optimizers_that_cannot_be_matched_are_kept_apart(
     assert merged(parts[0], running).complete is (len(other) == 1)
 
 
-def with_models(part: TraceData, names: str, *whys: tuple[Any, int]) -> TraceData:
+def with_models(part: TraceData, names: str, *whys: tuple[WhyNot, int]) -> TraceData:
     """A trace whose first optimizer trains a model that has variables of these names, too."""
     whole = (*part.variables, *(Variable(each, (2,), "float32") for each in names))
     own = tuple(range(len(part.variables), len(whole)))
@@ -366,7 +367,8 @@ def test_what_some_ranks_do_not_update() -> None:
 
 
 LINES = ["", "a.py:1", "a.py:1 2", "a.py:2"]
-WHYS = st.none() | st.tuples(st.sampled_from(["frozen", "not passed"]), st.integers(0, 2))
+WHY: st.SearchStrategy[WhyNot] = st.sampled_from(["frozen", "not passed"])
+WHYS = st.none() | st.tuples(WHY, st.integers(0, 2))
 FACTS = {
     "failures": st.sampled_from([(), (Failure("step", "ValueError: no", "w", 3),)]),
     "evidence": st.sampled_from([(), (StateRenewed(7),), (GradientsAdded(3, 9),)]),

@@ -96,7 +96,7 @@ def expand(data: TraceData) -> Iterator[Event]:
                 yield from [event] * entry.times
 
 
-def selected(data: TraceData, what: str, filters: dict[str, Any]) -> list[Event]:
+def selected(data: TraceData, what: str, filters: dict[str, object]) -> list[Event]:
     found = []
     for event in expand(data):
         wanted = event.what in ROLES.get(what, ["call"])
@@ -193,8 +193,12 @@ ALLOWED = {
 }
 
 
+Question = tuple[TraceData, str, dict[str, Any]]
+"""Data, what to ask for, and filters."""
+
+
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[TraceData, str, dict[str, Any]]:
+def questions(draw: st.DrawFn) -> Question:
     """Data, what to ask for, and up to three filters."""
     what = draw(st.sampled_from(sorted(ALLOWED)))
     chosen = draw(st.lists(st.sampled_from(ALLOWED[what]), unique=True, max_size=3))
@@ -205,14 +209,12 @@ def questions(draw: st.DrawFn) -> tuple[TraceData, str, dict[str, Any]]:
 
 
 @given(questions(), st.data())
-def test_a_split_counts_the_events(
-    question: tuple[TraceData, str, dict[str, Any]], more: st.DataObject
-) -> None:
+def test_a_split_counts_the_events(question: Question, more: st.DataObject) -> None:
     data, what, filters = question
     keys = ["variable", "replica", "worker", "optimizer", "method", "kind"]
     keys.append("context" if what == "calls" else "step")
     by = more.draw(st.lists(st.sampled_from(keys), unique=True, max_size=3))
-    counts: Counter[tuple[Any, ...]] = Counter()
+    counts = Counter[tuple[object, ...]]()
     for event in selected(data, what, filters):
         if "step" not in by or event.step is not None:
             counts[tuple(getattr(event, key) for key in by)] += 1
@@ -225,7 +227,7 @@ def test_a_split_counts_the_events(
 
 
 @given(questions())
-def test_per_step_covers_every_step(question: tuple[TraceData, str, dict[str, Any]]) -> None:
+def test_per_step_covers_every_step(question: Question) -> None:
     data, what, filters = question
     if what == "calls":
         return
@@ -356,9 +358,7 @@ def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Trac
         ({"kind": "dens"}, "no kind 'dens': the trace holds dense"),
     ],
 )
-def test_an_unknown_name_lists_the_near_ones(
-    trace: Trace, filters: dict[str, Any], message: str
-) -> None:
+def test_an_unknown_name_lists_the_near_ones(trace: Trace, filters: Any, message: str) -> None:
     with pytest.raises(UnknownName, match=message):
         trace.executions(**filters)
     with pytest.raises(UnknownName, match=message):

@@ -254,7 +254,7 @@ class Counts:
         by their indices. Entries in graphs that never ran count 0. By step, executions in unknown
         steps do not count.
         """
-        counts: Counter[tuple[Any, ...]] = Counter()
+        counts = Counter[tuple[object, ...]]()
         for block in self._on[None]:
             ran: Sequence[tuple[int | None, int]] = (
                 [(step, run.times) for run in block.runs for step in run.steps]

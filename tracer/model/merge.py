@@ -156,7 +156,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
 
 def _renamed(data: TraceData, pattern: str) -> TraceData:
     """Return the trace with other names for workers: `{}` in the pattern is the earlier name."""
-    tables: dict[str, Any] = {
+    tables: dict[str, object] = {
         table: tuple(
             replace(each, worker=pattern.format(each.worker)) for each in getattr(data, table)
         )
@@ -266,7 +266,7 @@ def _joined(
 
 def _one_optimizer(every: Sequence[Optimizer]) -> Optimizer:
     """Merge the records of an optimizer."""
-    united: dict[str, Any] = {
+    united: dict[str, object] = {
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
         for field in ("evidence", "never_passed", "failures")
     }

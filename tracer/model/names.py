@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import chain, count
-from typing import Any
 from weakref import ref
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
@@ -55,7 +54,7 @@ trace, which knows no objects."""
 
 
 def finder(
-    objects: Sequence[ref[Any] | None], canonical: Callable[[object], object]
+    objects: Sequence[ref[object] | None], canonical: Callable[[object], object]
 ) -> Callable[[object], int | None]:
     """Return a function from a variable to its index in `objects`, or None.
 

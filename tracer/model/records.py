@@ -1,7 +1,7 @@
 """Defines the plain records of a trace. No TensorFlow, no state, no queries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -433,7 +433,7 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 def with_indices(
-    records: Iterable[_Record], change: Mapping[str, Callable[[Any], Any]]
+    records: Iterable[_Record], change: Mapping[str, Callable[..., object]]
 ) -> Iterator[_Record]:
     """Yield the records with their indices changed by the functions in `change`, by table.
 

@@ -96,7 +96,7 @@ class Trace:
         """All data, as the plain records of a trace file."""
         self.objects = objects
         """How the trace identifies an object as one of its variables."""
-        self._derived: dict[Callable[[Trace], Any], Any] = {}
+        self._derived: dict[object, Any] = {}
 
     def derived(self, make: Callable[["Trace"], T]) -> T:
         """Return `make` of the trace, computed once, because a trace never changes."""
@@ -247,15 +247,15 @@ class Trace:
         )
 
     @overload
-    def count(self, what: What, by: None = None, **filters: Any) -> int: ...
+    def count(self, what: What, by: None = None, **filters: object) -> int: ...
 
     @overload
     def count(
-        self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
+        self, what: What, by: SplitBy | Iterable[SplitBy], **filters: object
     ) -> dict[tuple[Any, ...], int]: ...
 
     def count(
-        self, what: What, by: SplitBy | Iterable[SplitBy] | None = None, **filters: Any
+        self, what: What, by: SplitBy | Iterable[SplitBy] | None = None, **filters: object
     ) -> int | dict[tuple[Any, ...], int]:
         """The count of `"updates"`, `"executions"`, `"calls"` and so on; split by `by` if given.
 
@@ -301,7 +301,7 @@ class Trace:
             "unchanged",
             "not_finite",
         ],
-        **filters: Any,
+        **filters: object,
     ) -> Iterator[tuple[int, int, int]]:
         """The count in each step, as `(first_step, last_step, count)` for runs of equal steps.
 
@@ -332,11 +332,11 @@ class Trace:
         selection = select_entries(self.data, self.objects, what, **others)
         return self.counts if step is None else self.counts.within(rising(step)), selection
 
-    def _total(self, what: What, **filters: Any) -> int:
+    def _total(self, what: What, **filters: object) -> int:
         counts, selection = self._selected(what, filters)
         return counts.total(selection)
 
-    def _named(self, name: str, value: Any) -> Any:
+    def _named(self, name: str, value: Any) -> object:
         """The value of a key of `count`, for an index or a value of the records."""
         data = self.data
         match name:

@@ -27,10 +27,9 @@ import re
 import secrets
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -47,8 +46,8 @@ VERSION = 5
 
 
 class _Header(msgspec.Struct):
-    format: Any = None
-    version: Any = None
+    format: object = None
+    version: object = None
     launch: Launch | None = None
 
 
@@ -88,7 +87,9 @@ def decode(content: bytes) -> TraceData:
 def _check(data: TraceData) -> None:
     """Raise `IndexError` for an index of no record."""
     tables = {name: own for name, own in asdict(data).items() if isinstance(own, tuple)}
-    change: dict[str, Any] = {name: own.__getitem__ for name, own in tables.items()}
+    change: dict[str, Callable[..., object]] = {
+        name: own.__getitem__ for name, own in tables.items()
+    }
     change["variables"] = lambda indices: [data.variables[index] for index in indices]
     for records in tables.values():
         deque(with_indices(records, change), maxlen=0)
