@@ -284,35 +284,6 @@ def test_asked_for_late() -> None:
     assert set(trace.count("unchanged", by="step")) == {(5,), (7,)}
 
 
-def test_a_recording_of_effects() -> None:
-    """Optimizers made before, in and after the block; the steps after it are compared, too."""
-    weights = two_weights()
-    before, wrapped = Plain(), tracer.wrap(Plain())
-
-    def step(optimizer: Any, amount: float) -> None:
-        optimizer.apply_gradients([(tf.fill([3], amount), weights[0])])
-
-    traced = tf.function(lambda amount: step(wrapped, amount))
-    for _ in range(2):
-        traced(0.0)
-        step(before, 0.0)
-    with tracer.record(effects=True) as recording:
-        step(before, 0.0)
-        traced(0.0)
-        traced(1.0)
-        step(Plain(), 0.0)
-    trace = recording.trace()
-    assert trace.count("unchanged", by=("optimizer",)) == {
-        ("Plain",): 1,
-        ("Plain#2",): 1,
-        ("Plain#3",): 1,
-    }
-    assert sum(trace.count("compared", by=()).values()) == 4
-    traced(0.0)
-    (whole,) = tracer.trace_of(wrapped).count("compared", by="optimizer").values()
-    assert whole == 3
-
-
 def test_graphs_from_before_are_said_to_be_unknown() -> None:
     """Some graphs cannot be traced again, and others shall not: what is not compared is said."""
     weights = two_weights()

@@ -315,34 +315,6 @@ def test_what_is_no_update_of_a_v1_optimizer_is_left_alone() -> None:
 # Unwrapped and wrapped again.
 
 
-@pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-def test_unwrapped_and_wrapped_again_in_one_fit(kind: str, eagerly: bool) -> None:
-    library = library_of(kind)
-    optimizer = tracer.wrap(ODOMETERS[kind]())
-
-    callback: Any = library.callbacks.Callback
-
-    class Switch(callback):  # type: ignore[misc]
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1:
-                tracer.unwrap(optimizer)
-            if epoch == 2:
-                tracer.wrap(optimizer)
-
-    dense = library.layers.Dense(2, use_bias=False, kernel_initializer="zeros")
-    model = library.Sequential([library.layers.Input((2,)), dense])
-    model.compile(optimizer, "mse", run_eagerly=eagerly)
-    ones = np.ones((8, 2), "f4")
-    model.fit(ones, ones, batch_size=2, epochs=3, callbacks=[Switch()], verbose=0)
-    (truth,) = read(dense.kernel)
-    assert truth == Reading(12)
-    trace = tracer.trace_of(optimizer)
-    said = trace.updates(variable=dense.kernel)
-    # A graph that was traced while the optimizer was wrapped goes on counting.
-    assert said == trace.steps == (8 if eagerly else 12)
-
-
 def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
     """They answer any name by an op in the current graph, or raise if it is that of a Session."""
     strategy = tf.distribute.MirroredStrategy(

@@ -89,10 +89,6 @@ def path_of(trace: Any, path: int | None) -> str:
     return " > ".join(words)
 
 
-def line_marked(name: str) -> int:
-    return next(number for number, mark in MARKS.items() if mark == name)
-
-
 @pytest.fixture
 def program(kind: str) -> Program:
     return Program(kind)
@@ -145,15 +141,6 @@ def test_only_the_innermost_line_of_the_program_is_kept(program: Program) -> Non
     assert program.told() == {"many": 9}
 
 
-def test_code_that_is_executed_from_text(program: Program) -> None:
-    """Its lines have no file."""
-    code = "def step():\n    apply(pairs)\nstep()\n"
-    names = {"apply": program.optimizer.apply_gradients, "pairs": program.pairs}
-    for _ in range(5):
-        exec(code, dict(names))
-    assert program.told() == {"<string>:2": 5}
-
-
 # In graphs.
 
 
@@ -200,32 +187,6 @@ def test_branches_have_their_lines(program: Program) -> None:
         "step > [step] > else": 3,
         "hand > [by_hand] > cond": 1,
     }
-
-
-def test_functions_that_are_defined_in_a_graph(program: Program) -> None:
-    """AutoGraph writes them into one file with the function around them; each has its lines."""
-
-    @tf.function
-    def step(number: Any) -> None:
-        def loop() -> Any:
-            if number > 0:
-                program.optimizer.apply_gradients(program.pairs)  # @loop
-
-        # fmt: off
-        def short() -> Any: loop()
-        # fmt: on
-
-        loop()
-        for _ in tf.range(2):
-            loop()
-            short()
-        tf.cond(number > 0, lambda: loop() or 0, lambda: 0)
-
-    step(tf.constant(1))  # @step
-    assert program.told() == {"step > [step] > loop": 6}
-    trace = tracer.trace_of(program.optimizer)
-    (name,) = {line.function for line in trace.data.lines if line.number == line_marked("loop")}
-    assert name.rpartition(".")[2] == "loop"
 
 
 def test_frames_are_not_held(program: Program) -> None:

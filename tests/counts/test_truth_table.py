@@ -449,19 +449,6 @@ def direct_apply(rig: Rig) -> None:
     rig.do(rig.run, step, step, rig.run)
 
 
-@way("mirrored 2: gradients that are not summed", strategy="mirrored 2")
-def not_summed(rig: Rig) -> None:
-    options: dict[str, Any] = {
-        "legacy": {"experimental_aggregate_gradients": False},
-        "keras2": {"skip_gradients_aggregation": True},
-    }
-
-    def replica() -> None:
-        rig.optimizer.apply_gradients(gradients(rig.variables), **options.get(rig.kind, {}))
-
-    rig.do(*[tf.function(lambda: rig.strategy.run(replica))] * 4)
-
-
 @way("mirrored 2: distributed dataset", strategy="mirrored 2")
 def distributed_dataset(rig: Rig) -> None:
     data = tf.data.Dataset.from_tensor_slices(tf.ones(16)).batch(2)
@@ -546,24 +533,6 @@ def cond_around(rig: Rig) -> None:
     for index in range(7):
         step(tf.constant(index))
         rig.did(*[ALL] * (index % 3 == 0))
-
-
-@way("cond of subsets")
-def cond_of_subsets(rig: Rig) -> None:
-    """Two branches of one step, each with an `apply_gradients` of its own."""
-    rig.run()
-    rig.did(ALL)
-
-    @tf.function
-    def step(index: Any) -> None:
-        if index % 2 == 0:
-            rig.run("table", "kernel")
-        else:
-            rig.run("twin")
-
-    for index in range(5):
-        step(tf.constant(index))
-        rig.did({"twin": DENSE} if index % 2 else {"table": SPARSE, "kernel": DENSE})
 
 
 @way("minimize a callable")
@@ -1055,8 +1024,8 @@ def goes_on(name: str) -> bool:
 
     Other strategies do nothing there that two replicas do not.
     """
-    few = name == "cond of subsets" or WAYS[name].strategy not in ("default", "mirrored 2")
-    return not (few or name.endswith(("eager", "not summed")) or WAYS[name].session)
+    few = WAYS[name].strategy not in ("default", "mirrored 2")
+    return not (few or name.endswith("eager") or WAYS[name].session)
 
 
 QUICK_WHEN_USED_BEFORE = {
