@@ -52,6 +52,8 @@ class Part(NamedTuple):
 class Tracing:
     """One graph tracing of a function, and the steps in it."""
 
+    __slots__ = ("_begun", "failed", "parts")
+
     def __init__(self, begun: Graph) -> None:
         """`begun` are its figures before it ran."""
         self._begun = begun
