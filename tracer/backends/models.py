@@ -246,14 +246,14 @@ def _makes_from_config() -> bool:
 _LOADS = ("load_model", "compile_from_config")
 
 
-def _weights_of(layer: Any) -> Iterator[Any]:
+def _weights_of(layer: object) -> Iterator[Any]:
     """The layer's own variables that gradients train unless they are frozen."""
     keras3, keras2 = "_trainable_variables", "_trainable_weights"
     own: Iterable[Any] = getattr(layer, keras3 if hasattr(layer, keras3) else keras2, ())
     return (each for each in own if not getattr(each, "overwrite_with_gradient", False))
 
 
-def _trainable_in(layer: Any) -> list[bool]:
+def _trainable_in(layer: object) -> list[bool]:
     """Whether a layer, and each of its own variables, is trainable."""
     return [bool(each.trainable) for each in (layer, *_weights_of(layer))]
 

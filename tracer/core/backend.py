@@ -135,7 +135,7 @@ class Variables:
         self._plain: list[Variable] = []
         self._row: Callable[[Any], Variable] = root.backend.row
 
-    def index(self, variable: Any, graph: Any, named: Any = None) -> int:
+    def index(self, variable: object, graph: object, named: object = None) -> int:
         """Return the index of `variable`, or of the argument that it stands for in `graph`.
 
         The first request assigns the index, and the name: that of `named`, an object around the
@@ -153,7 +153,7 @@ class Variables:
                     self._index[id(variable)] = (ref(variable), known)
         return known
 
-    def _known(self, variable: Any) -> int | None:
+    def _known(self, variable: object) -> int | None:
         known = self._index.get(id(variable))
         return known[1] if known is not None and known[0]() is variable else None
 
@@ -239,7 +239,7 @@ class Blocks:
         """Yield notes on executions that were not counted, as the optimizers' own counts show."""
         return iter(())
 
-    def is_behind(self, optimizer: Any) -> bool:
+    def is_behind(self, optimizer: object) -> bool:
         """Whether the optimizer's own count lags because the program keeps its state elsewhere."""
         return False
 
@@ -274,7 +274,7 @@ def described(given: object) -> str:
     return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
 
 
-def own_attributes(optimizer: Any) -> dict[str, Any]:
+def own_attributes(optimizer: object) -> dict[str, Any]:
     """The attributes of an object, read without calling its code."""
     attributes: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
     return attributes
@@ -302,25 +302,25 @@ class Backend:
 
     # About seeing the calls of optimizers.
 
-    def to_wrap(self, given: Any) -> Any:
+    def to_wrap(self, given: object) -> Any:
         """What `wrap` returns for `given`: an optimizer, or a copy of it that can be traced."""
         return given
 
-    def standing_for(self, given: Any) -> Any:
+    def standing_for(self, given: object) -> Any:
         """The object whose steps are seen: the optimizer itself, or the one in a proxy around it.
 
         Raises `UnsupportedOptimizer` if there is none.
         """
         return given
 
-    def unwrapped(self, given: Any) -> Any:
+    def unwrapped(self, given: object) -> Any:
         """What `unwrap` returns for what `to_wrap` returned."""
         return given
 
     def introduce(self, traced: Any) -> None:
         """Complete the new `optimizers.Binding` of an optimizer."""
 
-    def prepare(self, optimizer: Any) -> None:
+    def prepare(self, optimizer: object) -> None:
         """Raise `UnsupportedOptimizer` if `attach` could not attach to this optimizer."""
 
     def attach(self, optimizer: Any, binding: Any, *, making: bool = False) -> None:
@@ -334,7 +334,7 @@ class Backend:
         """Report no more calls of an optimizer."""
         raise NotImplementedError
 
-    def around(self, optimizer: Any) -> Iterable[Any]:
+    def around(self, optimizer: object) -> Iterable[Any]:
         """The living optimizers around this one that are traced with it."""
         return ()
 
@@ -373,14 +373,14 @@ class Backend:
         """
         return replica
 
-    def kind_of_gradient(self, gradient: Any) -> Kind:
+    def kind_of_gradient(self, gradient: object) -> Kind:
         """Whether a gradient is dense, sparse or None."""
         return "none" if gradient is None else "dense"
 
-    def requested(self, step: Step, gradient: Any) -> None:
+    def requested(self, step: Step, gradient: object) -> None:
         """Handle a gradient that a step in a program got."""
 
-    def device_of(self, variable: Any) -> str:
+    def device_of(self, variable: object) -> str:
         """The device of the current replica's copy of `variable`; empty if unknown."""
         return ""
 
@@ -388,13 +388,13 @@ class Backend:
         """The surroundings of the current call."""
         return NO_STRATEGY
 
-    def function_around(self, graph: Any) -> str:
+    def function_around(self, graph: object) -> str:
         """The name of the outermost function whose program contains `graph`."""
         return ""
 
     # About variables and optimizers.
 
-    def canonical(self, variable: Any) -> Any:
+    def canonical(self, variable: object) -> Any:
         """The object that identifies a variable, given any copy or wrapper of the variable."""
         return variable
 
@@ -409,12 +409,12 @@ class Backend:
         """
         return None
 
-    def iterations_of(self, optimizer: Any) -> int | None:
+    def iterations_of(self, optimizer: object) -> int | None:
         """The optimizer's own count of its steps; None if it has none or cannot be read now."""
         number = self.number_in(getattr(optimizer, "_iterations", None))
         return None if number is None else int(number)
 
-    def rate_of(self, optimizer: Any) -> Any:
+    def rate_of(self, optimizer: object) -> Any:
         """The optimizer's learning rate: a number, a variable, or a schedule."""
         own = object.__getattribute__(optimizer, "__dict__")
         hyper = own.get("_hyper")  # of legacy optimizers
@@ -422,7 +422,7 @@ class Backend:
             return hyper.get("learning_rate")
         return own.get("_learning_rate", own.get("_lr"))  # of Adam in `tf.compat.v1`
 
-    def writes_to(self, graph: Any, variable: Any) -> bool:
+    def writes_to(self, graph: object, variable: object) -> bool:
         """True if the function of a graph with a step, or one around it, may write to it."""
         return False
 
@@ -436,7 +436,7 @@ class Backend:
     looks_with_trace = False
     """Whether rates are read with a trace, too, as no call of a program can be seen."""
 
-    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any]]:
+    def rates_of(self, optimizer: object) -> Sequence[tuple[Any, Any]]:
         """The learning rate and weight decay of each parameter group."""
         own = object.__getattribute__(optimizer, "__dict__")
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
@@ -446,7 +446,7 @@ class Backend:
         return [(rate, decay)]
 
     def groups_of(
-        self, optimizer: Any, variables: Sequence[Any]
+        self, optimizer: object, variables: Sequence[Any]
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
         """Return each group's variables, and the subset that decays if the group has a decay.
 
@@ -455,13 +455,13 @@ class Backend:
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
         return [(variables, [each for each in variables if decays(each)])]
 
-    def is_restored(self, optimizer: Any) -> bool:
+    def is_restored(self, optimizer: object) -> bool:
         """Whether a checkpoint has set the count of steps, also if the count was made later."""
         return False
 
     # Derived from these answers.
 
-    def number_in(self, variable: Any) -> float | None:
+    def number_in(self, variable: object) -> float | None:
         """The value of a one-element variable; None if there is none or it cannot be read now."""
         value = None if variable is None else self.value_of(variable, 1)
         return None if value is None else float(value.item())

@@ -95,7 +95,7 @@ def line_of_caller(made: object) -> str:
     return line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
-def _constructs(frame: FrameType, made: Any) -> bool:
+def _constructs(frame: FrameType, made: object) -> bool:
     """Whether a frame runs an `__init__` of `made`."""
     code = frame.f_code
     # `f_locals` of any other function keeps its objects alive.

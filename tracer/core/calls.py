@@ -190,7 +190,7 @@ class CallsUnderWay:
         del stack[place:]
         return inside
 
-    def abandoned(self, at: Any) -> list[Call]:
+    def abandoned(self, at: object) -> list[Call]:
         """Remove ended calls that were never closed from this thread's stack; returns them.
 
         An exception may skip the line that closes a call, and PyTorch then calls no hook. Python

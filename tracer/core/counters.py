@@ -166,7 +166,7 @@ class Counters:
                 log = self.logs[block] = HostLog()
             log.add(stamp)
 
-    def moved(self, optimizer: Any) -> int | None:
+    def moved(self, optimizer: object) -> int | None:
         """How far the steps moved an optimizer's own count of steps; None if they do not report it.
 
         The count may move in a state that only the program has.

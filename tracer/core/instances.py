@@ -76,11 +76,11 @@ class Living:
         alive = [reference() for reference in list(self._references.values())]
         return [instance for instance in alive if instance is not None]
 
-    def _report(self, made: Any) -> None:
+    def _report(self, made: object) -> None:
         self._add(made)
         self._made(made)
 
-    def _add(self, made: Any) -> None:
+    def _add(self, made: object) -> None:
         key, known = id(made), self._references.get(id(made))
         if known is None or known() is not made:
             forget = self._references.pop  # at exit, module globals go first

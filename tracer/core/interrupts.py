@@ -8,7 +8,6 @@ import signal
 from contextlib import AbstractContextManager
 from traceback import walk_tb
 from types import CodeType, TracebackType
-from typing import Any
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
@@ -42,7 +41,7 @@ def _raised_by_handler(error: BaseException) -> bool:
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
-def _code_of(handler: Any) -> CodeType | None:
+def _code_of(handler: object) -> CodeType | None:
     function = getattr(handler, "func", handler)  # of `functools.partial`
     code = getattr(function, "__code__", None)
     return code or getattr(type(function).__dict__.get("__call__"), "__code__", None)

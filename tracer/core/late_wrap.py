@@ -44,7 +44,7 @@ class StaleFunctions:
         If `retrace`, they are traced again at their next call.
         """
 
-    def begin(self, index: int, optimizer: Any) -> None:
+    def begin(self, index: int, optimizer: object) -> None:
         """Handle the start of tracing an optimizer: functions traced from now on are counted."""
 
     def let_go(self, index: int) -> None:
@@ -56,7 +56,7 @@ class StaleFunctions:
             gc.collect()  # those of a test that has ended
         return bool(self._missed)
 
-    def missed(self, optimizer: str, function: str, graph: Any) -> None:
+    def missed(self, optimizer: str, function: str, graph: object) -> None:
         """Note that a `graph` may run uncounted, as part of a function, while it lives."""
         self._missed.add(graph)
         self._note(

@@ -221,7 +221,7 @@ class Optimizers:
         self,
         index: int,
         now: int | None,
-        optimizer: Any,
+        optimizer: object,
         before: Mapping[int, int],
         blocks: Blocks,
     ) -> int | None:
@@ -238,7 +238,7 @@ class Optimizers:
                 return moved
         return now - (self.all[index].started or 0)
 
-    def _settings(self, optimizer: Any) -> dict[str, Setting]:
+    def _settings(self, optimizer: object) -> dict[str, Setting]:
         """The optimizer's settings that affect the counts, and its current loss scale.
 
         Only plain attributes are read.
@@ -268,7 +268,7 @@ def _scale_in(own: Mapping[str, Any]) -> Any:
     return own.get(_SCALE, own.get(f"_{_SCALE}"))
 
 
-def _remains_of(name: str, optimizer: Any) -> Any:
+def _remains_of(name: str, optimizer: object) -> Any:
     """Keep the parts of an optimizer that are read after the program has released it.
 
     A program's report is read at its end, when optimizers made in a function are gone. A variable

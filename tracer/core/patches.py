@@ -52,10 +52,10 @@ class Patch:
     def _now(self) -> Any:
         return getattr(self.home(), self.name, None)
 
-    def _assign(self, value: Any) -> None:
+    def _assign(self, value: object) -> None:
         setattr(self.home(), self.name, value)
 
-    def _forget(self, _: Any) -> None:
+    def _forget(self, _: object) -> None:
         patches.pop(self, None)
 
 

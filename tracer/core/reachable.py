@@ -12,7 +12,7 @@ LARGEST = 100
 """The longest list whose items are searched."""
 
 
-def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
+def reachable(start: object, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
     """`start` and all objects that at most `depth` steps of `follow` reach from it, each once.
 
     >>> sorted(reachable(12, lambda number: [number // 2, number // 3], depth=2))
@@ -47,7 +47,7 @@ def layers(values: list[Any], depth: int) -> Iterator[list[Any]]:
         yield values
 
 
-def held_by(value: Any) -> Iterator[Any]:
+def held_by(value: object) -> Iterator[Any]:
     """The objects that a function, method, partial function, weak reference or container holds.
 
     For a function, also the attributes that its code names. Properties are not read.
@@ -84,7 +84,7 @@ def names_in(code: CodeType) -> set[str]:
     return names
 
 
-def closure_of(function: Any) -> dict[str, Any]:
+def closure_of(function: object) -> dict[str, Any]:
     """The values of a function's free variables, by name."""
     found = {}
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
@@ -94,14 +94,14 @@ def closure_of(function: Any) -> dict[str, Any]:
     return found
 
 
-def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
+def attributes_of(value: object, names: set[str]) -> Iterator[Any]:
     """The instance attributes of an object that have one of these names."""
     own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
     if isinstance(own, dict) and not inspect.ismodule(value):
         yield from (own[name] for name in names & own.keys())
 
 
-def maker_of(made: Any) -> str:
+def maker_of(made: object) -> str:
     """The name of the class or the function that made a schedule. Nothing of it is called.
 
     >>> def decay(start, steps):

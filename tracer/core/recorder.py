@@ -70,7 +70,7 @@ class Recorder(Root):
 
     # Calls.
 
-    def open(self, call: Call, optimizer: int, method: str, caller: Any = None) -> None:
+    def open(self, call: Call, optimizer: int, method: str, caller: object = None) -> None:
         """Begin a call of a step or group method.
 
         `caller` is the Python frame that makes the call, if not the caller of the traced method.
@@ -99,7 +99,7 @@ class Recorder(Root):
         stack.append(call)
 
     def open_apply(
-        self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
+        self, optimizer: int, apply: ApplyMethod, gradient: object, variable: object
     ) -> Token | None:
         """Begin a call of an apply method, with one gradient and variable or with many.
 
@@ -124,7 +124,12 @@ class Recorder(Root):
         return self._open_apply_call(optimizer, apply, gradient, variable, stack)
 
     def _open_apply_call(
-        self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
+        self,
+        optimizer: int,
+        apply: ApplyMethod,
+        gradient: object,
+        variable: object,
+        stack: list[Call],
     ) -> Apply | None:
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
@@ -145,7 +150,7 @@ class Recorder(Root):
         stack.append(call)
         return call
 
-    def _note_unseen_step(self, optimizer: int, call: Call, python: Any) -> None:
+    def _note_unseen_step(self, optimizer: int, call: Call, python: object) -> None:
         """Note it if a group or apply method runs in a step that no traced method began.
 
         The Python frame `python` makes the call. Under a strategy, the step may be on a thread that
@@ -180,7 +185,7 @@ class Recorder(Root):
                     self.sites.traced(site)
         return sites
 
-    def close_apply(self, token: Token, result: Any, failed: bool) -> None:
+    def close_apply(self, token: Token, result: object, failed: bool) -> None:
         """End a call of an apply method; `token` is the result of `open_apply`."""
         if isinstance(token, Apply):
             token.result, token.python = result, None
@@ -212,7 +217,7 @@ class Recorder(Root):
                 "is not counted"
             )
 
-    def drop_interrupted(self, at: Any) -> None:
+    def drop_interrupted(self, at: object) -> None:
         """Abandon the calls that an exception ended; frames from `at` outward still run."""
         for call in self.calls_under_way.abandoned(at):
             self.abandon(call)
@@ -244,7 +249,7 @@ class Recorder(Root):
             self.sites.failed(site)
 
     def _site_of(
-        self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
+        self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: object
     ) -> int | None:
         """The site of a variable, found by its id if known; None if this is no variable."""
         replica = call.replica
@@ -299,7 +304,7 @@ class Recorder(Root):
         method: str,
         role: Role,
         kind: Kind | None,
-        variable: Any,
+        variable: object,
         place: Place = EAGER,
         replica: int = 0,
     ) -> int:

@@ -46,7 +46,7 @@ def recorder_of(optimizer: object) -> Recorder | None:
     return getattr(bindings.get(id(optimizer)), "recorder", None)
 
 
-def set_class(optimizer: Any, cls: type) -> None:
+def set_class(optimizer: object, cls: type) -> None:
     """Assign `optimizer.__class__`, bypassing the property that hides a traced class."""
     object.__dict__["__class__"].__set__(optimizer, cls)
 

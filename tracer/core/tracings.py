@@ -93,7 +93,7 @@ class Tracings:
 
     def add(
         self,
-        program: Any,
+        program: object,
         part: Part,
         define: Callable[[], tuple[Definition, int | None]],
         after: Callable[[], int],

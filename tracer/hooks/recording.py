@@ -96,7 +96,7 @@ class Recording(Holder):
         """Whether any optimizer traced here was ever used; takes no lock."""
         return any(recorder.used for recorder in list(self.since))
 
-    def take(self, optimizer: Any, *, effects: bool = False) -> None:
+    def take(self, optimizer: object, *, effects: bool = False) -> None:
         """Trace this optimizer, too; raises `tracer.UnsupportedOptimizer` if unsupported."""
         effects |= self._effects
         self.asked.add(wrapping.hold(optimizer, self, effects=effects))
@@ -113,7 +113,7 @@ class Recording(Holder):
             recorder.fault(error)
             self.since.setdefault(recorder, None)
 
-    def _refuse(self, optimizer: Any, error: UnsupportedOptimizer) -> None:
+    def _refuse(self, optimizer: object, error: UnsupportedOptimizer) -> None:
         self._refused.append(ref(optimizer))
         self._unseen.append(f"{error}; what it does is not counted")
 
@@ -233,7 +233,7 @@ def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
     return made, recorder, known is None
 
 
-def _made(optimizer: Any, *, making: bool = False) -> None:
+def _made(optimizer: object, *, making: bool = False) -> None:
     """Have all running recordings hold a new optimizer."""
     for recording in list(_active):
         recording.attach(optimizer, making=making)

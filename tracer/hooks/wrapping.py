@@ -181,7 +181,7 @@ def _recorder_for(members: Iterable[Any], backend: Backend) -> Recorder:
 
 
 def _bind(
-    optimizer: Any, recorder: Recorder, kind: OptimizerKind, root: Any, seen: bool
+    optimizer: object, recorder: Recorder, kind: OptimizerKind, root: object, seen: bool
 ) -> Binding:
     """Bind an optimizer, in the family of `root`, to its recorder."""
     base = plain_class(type(optimizer))
@@ -218,7 +218,7 @@ def _bind(
     return binding
 
 
-def _bring_in(optimizer: Any, binding: Binding) -> Binding:
+def _bring_in(optimizer: object, binding: Binding) -> Binding:
     """Trace an optimizer with all that are nested in it; one of them has the `binding`.
 
     Returns the binding of the optimizer: before its first step, or if it holds a traced one.
