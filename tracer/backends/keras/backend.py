@@ -44,11 +44,11 @@ _STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer"
 class KerasBackend(Backend):
     """Replaces the class of an optimizer; imports no framework."""
 
-    def prepare(self, optimizer: Any) -> None:
+    def prepare(self, optimizer: object) -> None:
         """Make the traced class; raises `UnsupportedOptimizer` if it cannot be made."""
         self._class_for(plain_class(type(optimizer)))
 
-    def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
+    def attach(self, optimizer: object, binding: Binding, *, making: bool = False) -> None:
         """Replace the class of the optimizer."""
         for name in methods_of(binding.kind).keys() & own_attributes(optimizer).keys():
             binding.recorder.note(
@@ -56,16 +56,16 @@ class KerasBackend(Backend):
             )
         set_class(optimizer, self._class_for(plain_class(type(optimizer))))
 
-    def detach(self, optimizer: Any, binding: Binding) -> None:
+    def detach(self, optimizer: object, binding: Binding) -> None:
         """Restore the class of the optimizer."""
         set_class(optimizer, plain_class(type(optimizer)))
 
-    def around(self, optimizer: Any) -> list[Any]:
+    def around(self, optimizer: object) -> list[object]:
         """The living loss scales around an optimizer: steps that they skip are its steps, too."""
         _watch(_loss_scales, LOSS_SCALES)
         return [each for each in _loss_scales.all() if _scaled_by(each) is optimizer]
 
-    def living(self) -> list[Any]:
+    def living(self) -> list[object]:
         """All living optimizers, except those whose `__init__` raised."""
         return [
             each
@@ -80,7 +80,7 @@ class KerasBackend(Backend):
 
     def members(
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, Callable[..., object]]:
         """More members of the traced class of `base`, which has these traced `methods`."""
         return {}
 
@@ -112,7 +112,7 @@ class KerasBackend(Backend):
                 raise _no_subclass(base, f"{name} calls super(type(self), self); write super()")
         kind = kind_of(base)
         assert kind is not None, "only optimizers are attached"
-        members: dict[str, Any] = {
+        members: dict[str, object] = {
             "__slots__": (),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
@@ -137,7 +137,7 @@ class KerasBackend(Backend):
             type.__delattr__(traced, name)  # for example written by `__init_subclass__`
         return traced
 
-    def _assign_class(self, optimizer: Any, cls: type) -> None:
+    def _assign_class(self, optimizer: object, cls: type) -> None:
         """Assign another class to an optimizer for the program: a traced one stays traced."""
         is_traced_class = id(type(optimizer)) in plain_classes
         set_class(optimizer, self._class_for(plain_class(cls)) if is_traced_class else cls)
@@ -151,13 +151,13 @@ _STAND_INS = ("Optimizer", "RestoredOptimizer")
 `tf_keras/src/optimizers/optimizer.py`."""
 
 
-def _made(optimizer: Any) -> None:
+def _made(optimizer: object) -> None:
     if _is_optimizer(optimizer):
         for made in list(_listeners):
             made(optimizer, making=True)
 
 
-def _is_optimizer(made: Any) -> bool:
+def _is_optimizer(made: object) -> bool:
     """False for what Keras makes to list attributes, or to hold the state of a SavedModel."""
     cls = plain_class(type(made))
     stands_in = cls.__name__ in _STAND_INS and cls.__module__.startswith(("keras.", "tf_keras."))
@@ -180,13 +180,13 @@ def _watch_class(living: Living, name: str, module: ModuleType) -> None:
         living.watch(cls)
 
 
-def _scaled_by(loss_scale: Any) -> Any:
+def _scaled_by(loss_scale: object) -> object:
     """The optimizer in a loss scale; None if it has none yet, or no more."""
     held = own_attributes(loss_scale).values()
     return next((each for each in held if kind_of(type(each)) is not None), None)
 
 
-def _loss_scale_made(loss_scale: Any) -> None:
+def _loss_scale_made(loss_scale: object) -> None:
     """Trace a loss scale that is made around a traced optimizer, as Keras's `compile` does."""
     with suppress_faults():
         optimizer = _scaled_by(loss_scale)
@@ -222,7 +222,7 @@ def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
     )
 
 
-def _reduce(optimizer: Any, base: type, protocol: Any) -> Any:
+def _reduce(optimizer: object, base: type, protocol: object) -> object:
     """What `__reduce_ex__` returns without the tracer, so that pickles know no traced class."""
     cls, plain = type(optimizer), plain_class(type(optimizer))
     above: Any = super(traced_classes[id(base)], optimizer)

@@ -23,7 +23,7 @@ from tracer.core.registry import bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
 
-def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+def disguised(method: Callable[..., object], base: type, name: str) -> Callable[..., object]:
     """Give `method` the name, module, docstring, source and signature of `base`'s; returns it."""
     update_wrapper(method, inspect.getattr_static(base, name), updated=())
     method.__name__ = name
@@ -32,7 +32,9 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
     return method
 
 
-def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any], Binding | None]:
+def _original(
+    base: type, name: str, optimizer: object
+) -> tuple[Callable[..., object], Binding | None]:
     """Return the method that an intercepted one replaces, and the binding that records the call.
 
     The binding is None if the optimizer is not wrapped, or if its class is derived from the traced
@@ -62,9 +64,9 @@ class _Intercepted:
         self: Any,
         base: type,
         method: str,
-        optimizer: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        optimizer: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         self.method = method
         self.original, binding = _original(base, method, optimizer)
@@ -80,7 +82,7 @@ class _Intercepted:
         self.python = sys._getframe(1)
         return self
 
-    def __exit__(self: Any, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self: Any, kind: object, error: BaseException | None, traceback: object) -> None:
         self.python = None
         if self.recorder is not None:
             try:
@@ -88,7 +90,7 @@ class _Intercepted:
             except BaseException as fault:
                 self.recorder.fault(fault)
 
-    def _begin(self: Any, optimizer: Any, binding: Binding) -> None:
+    def _begin(self: Any, optimizer: object, binding: Binding) -> None:
         binding.recorder.open(self, binding.index, self.method)
 
     def _end(self: Any, error: BaseException | None) -> None:
@@ -109,14 +111,14 @@ class TracedStep(_Intercepted, Step):
 
     __slots__ = _GIVEN
 
-    def _begin(self, optimizer: Any, binding: Binding) -> None:
+    def _begin(self, optimizer: object, binding: Binding) -> None:
         if not binding.settled:
             binding = registry.bring_in(optimizer, binding)
         super()._begin(optimizer, binding)
         if self.parent is None:
             self._watch(optimizer, binding.index, self.method)
 
-    def _watch(self: Any, optimizer: Any, index: int, name: str) -> None:
+    def _watch(self: Any, optimizer: object, index: int, name: str) -> None:
         """Record the gradients of the step, without consuming an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
         if name == "stateless_apply":  # its arguments: the optimizer's state, gradients, values
@@ -152,7 +154,7 @@ class TracedApply(_Intercepted):
             self.token.python = sys._getframe(1)
         return self
 
-    def _begin(self: Any, optimizer: Any, binding: Binding) -> None:
+    def _begin(self: Any, optimizer: object, binding: Binding) -> None:
         args = self.args
         if len(args) < 2:
             args = (*_in_order(self.original, args, self.kwargs), None, None)
@@ -170,7 +172,7 @@ class NotedCall(_Intercepted):
 
     __slots__ = (*_GIVEN, "python", "recorder", "result")
 
-    def _begin(self, optimizer: Any, binding: Binding) -> None:
+    def _begin(self, optimizer: object, binding: Binding) -> None:
         if not binding.settled:
             binding = registry.bring_in(optimizer, binding)
         recorder, given = binding.recorder, (*self.args, *self.kwargs.values())
@@ -181,7 +183,7 @@ class NotedCall(_Intercepted):
 
 
 def _in_order(
-    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    original: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Sequence[Any]:
     """The arguments in the order of the signature; empty if they do not fit it."""
     if not kwargs:
@@ -194,14 +196,14 @@ def _in_order(
     return [bound.get(name) for name in signature.parameters]
 
 
-def traced_method(traced: Callable[..., Any], name: str, base: type) -> Callable[..., Any]:
+def traced_method(traced: Callable[..., Any], name: str, base: type) -> Callable[..., object]:
     """Return `base`'s method `name`, which also reports its calls, as `traced`, to the recorder.
 
     The result is a plain function that AutoGraph converts exactly if it would convert the original:
     it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: object, *args: object, **kwargs: object) -> object:
         with traced(base, name, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result

@@ -1,6 +1,6 @@
 """What counting needs of TensorFlow: see `tracer.core.backend.Backend`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -47,14 +47,14 @@ class TensorFlowBackend(KerasBackend):
         number = compat.update_replica_id()
         return replica if number is None else number
 
-    def requested(self, step: Step, gradient: Any) -> None:
+    def requested(self, step: Step, gradient: object) -> None:
         """Keep the first gradient of a step in a graph: its tensor, if it is in the graph."""
         values = getattr(gradient, "values", gradient)  # of IndexedSlices
         is_in_graph = isinstance(values, tf.Tensor) and not isinstance(values, compat.EagerTensor)
         if step.extra.gradient is None and is_in_graph:
             step.extra.gradient = values
 
-    def device_of(self, variable: Any) -> str:
+    def device_of(self, variable: object) -> str:
         """The device of the copy of `variable` that the current replica updates."""
         own = getattr(variables.handle_of(variable), "device", "")
         return str(own or getattr(variable, "device", "") or "")
@@ -91,10 +91,10 @@ class TensorFlowBackend(KerasBackend):
 
     def members(
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, Callable[..., object]]:
         """A method that exports the counters of the functions of a SavedModel with them."""
 
-        def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        def children(self: object, save_type: str = "checkpoint", **kwargs: object) -> object:
             above: Any = super(traced_classes[id(base)], self)
             saved = above._trackable_children(save_type, **kwargs)
             binding = bindings.get(id(self))
@@ -109,11 +109,11 @@ class TensorFlowBackend(KerasBackend):
 
         return {"_trackable_children": children}
 
-    def kind_of_gradient(self, gradient: Any) -> Kind:
+    def kind_of_gradient(self, gradient: object) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         return "sparse" if is_sparse else super().kind_of_gradient(gradient)
 
-    def function_around(self, graph: Any) -> str:
+    def function_around(self, graph: tf.Graph) -> str:
         """The name of the outermost function that contains `graph`."""
         return compat.function_name(compat.graphs_around(graph)[-1])

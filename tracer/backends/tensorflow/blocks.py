@@ -216,7 +216,7 @@ class GraphBlocks(backend.Blocks):
             callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
-    def _find_idle(self, notes: Sequence[Any], graph: Any) -> None:
+    def _find_idle(self, notes: Sequence[Any], graph: tf.Graph) -> None:
         """Find out which apply methods, noted by `note`, wrote to their variable."""
         ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
         for site, variable, added in notes:
@@ -275,7 +275,7 @@ class GraphBlocks(backend.Blocks):
 
     # The enclosing step of a block.
 
-    def _enclosing_step(self, replica: int) -> Any:
+    def _enclosing_step(self, replica: int) -> tf.Tensor:
         """The stamp of the step that calls a function with a block of `replica`.
 
         TensorFlow asks for it at each call of the function, unless `_is_alone`. The answer is an
@@ -335,9 +335,9 @@ class GraphBlocks(backend.Blocks):
         except BaseException as error:
             self._root.fault(error)
 
-    def _stamp_of(self, step: Step, replica: int, flags: int = 0) -> Any:
+    def _stamp_of(self, step: Step, replica: int, flags: int = 0) -> tf.Tensor:
         """The stamp of a step in a graph; with `flags`, the stamp of a block inside it."""
-        stamps: dict[tuple[int, int], Any] = step.extra.stamps
+        stamps: dict[tuple[int, int], tf.Tensor] = step.extra.stamps
         if (replica, flags) not in stamps:
             with step.place.graph.as_default():
                 if flags:
@@ -350,14 +350,14 @@ class GraphBlocks(backend.Blocks):
             stamps[replica, flags] = stamp
         return stamps[replica, flags]
 
-    def _stamp_inside(self, call: Call | None, place: Place, replica: int) -> Any:
+    def _stamp_inside(self, call: Call | None, place: Place, replica: int) -> tf.Tensor:
         """The stamp of a block inside `call`, or outside all calls of its region, in a graph."""
         step = step_around(call, replica, self._calls_under_way)
         if step is None:
             return self._asked(place.region, replica)
         return self._stamp_of(step, replica, WITHIN)
 
-    def _asked(self, region: Any, replica: int) -> Any:
+    def _asked(self, region: tf.Graph, replica: int) -> tf.Tensor:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
         ask = partial(self._enclosing_step, replica)
         return self.counters.ledger(replica).enclosing_step(region, ask, self._is_alone)

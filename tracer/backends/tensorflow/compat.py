@@ -49,13 +49,13 @@ def outside_of_graphs() -> Iterator[None]:
         yield
 
 
-def value_in(handle: Any, dtype: Any) -> Any:
+def value_in(handle: tf.Tensor, dtype: tf.DType) -> Any:
     """The value of the variable with this handle, as an array, even while a graph is built."""
     with nullcontext() if tf.executing_eagerly() else outside_of_graphs():
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
-def make_variable(initial: Any, where: str) -> Any:
+def make_variable(initial: object, where: str) -> tf.Variable:
     """Create an int64 variable on a device, hidden from creator scopes, strategies, checkpoints.
 
     A direct call of `ResourceVariable` bypasses the creator stack of `tf.Variable`
@@ -92,7 +92,7 @@ def update_replica_id() -> int | None:
     return number if number is None or isinstance(number, int) else 0
 
 
-def host_callback(function: Any) -> Any:
+def host_callback(function: Callable[[], object]) -> tf.Operation:
     """A stateful op of a v1 graph that calls `function()` at each run."""
     return script_ops.numpy_function(lambda: function(), [], [], stateful=True, name=_CALLBACK)
 
@@ -106,13 +106,13 @@ _CONTROL_FLOW = "Merge", "RefMerge", "Exit", "RefExit"
 """
 
 
-def runs_functions(op: Any) -> bool:
+def runs_functions(op: tf.Operation) -> bool:
     """True for ops like `If`, `While` and `StatefulPartitionedCall`."""
     values = op.node_def.attr.values()
     return any(value.HasField("func") or value.list.func for value in values)
 
 
-def ends_before(op: Any) -> list[Any] | None:
+def ends_before(op: tf.Operation) -> list[object] | None:
     """What a callback waits for to run once, just before `op`; None if the updates are inside `op`.
 
     A control edge from an `If` or a `Case` does not wait for the ops in the branch: its outputs do.
@@ -124,7 +124,7 @@ def ends_before(op: Any) -> list[Any] | None:
     return [*before, *(tf.identity(output, name=_CALLBACK) for output in outputs)]
 
 
-def call_before(function: Any, updates: Iterable[Any]) -> bool:
+def call_before(function: Callable[[], object], updates: Iterable[tf.Operation]) -> bool:
     """Call `function()` before the first of these ops, whenever a Session runs any of them.
 
     The call belongs to the current control flow context, so only ops in that context trigger it.
@@ -139,12 +139,12 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
     return bool(near)
 
 
-def is_called_before(op: Any) -> bool:
+def is_called_before(op: tf.Operation) -> bool:
     """True if `call_before` has added a call before this op."""
     return any(_CALLBACK in each.name for each in op.control_inputs)
 
 
-def graphs_around(graph: Any) -> list[Any]:
+def graphs_around(graph: tf.Graph) -> list[tf.Graph]:
     """The graphs of functions from `graph` outwards; `graph` itself may be of a Session."""
     graphs = [graph]
     while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
@@ -152,7 +152,7 @@ def graphs_around(graph: Any) -> list[Any]:
     return graphs
 
 
-def may_repeat(graph: Any) -> bool:
+def may_repeat(graph: tf.Graph) -> bool:
     """True if one call of the outermost function may run the graph being traced several times.
 
     It is part of a loop, or tf.data runs it for each element.
@@ -164,7 +164,7 @@ def may_repeat(graph: Any) -> bool:
     )
 
 
-def called_graph(graph: Any) -> Any:
+def called_graph(graph: tf.Graph) -> tf.Graph:
     """The graph of the function that must be called to run `graph`: itself, or one around it.
 
     Branches and loop bodies have graphs of their own, which run only with the function around them.
@@ -179,8 +179,12 @@ def called_graph(graph: Any) -> Any:
 
 
 def call_time_capture(
-    graph: Any, name: str, ask: Callable[[], Any], otherwise: Any, is_otherwise: Callable[[], bool]
-) -> Any | None:
+    graph: tf.Graph,
+    name: str,
+    ask: Callable[[], tf.Tensor],
+    otherwise: tf.Tensor,
+    is_otherwise: Callable[[], bool],
+) -> tf.Tensor | None:
     """An int64 scalar in `graph` with the result of `ask()` at each call of its function.
 
     None for a graph that cannot capture. `ask` returns an eager tensor, or one of the graph that
@@ -202,7 +206,7 @@ def call_time_capture(
     with graph.as_default(), ops.control_dependencies(None):
         inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
 
-    def values() -> list[Any]:
+    def values() -> list[tf.Tensor]:
         if is_otherwise():
             return [otherwise]
         plain_capture(captures, name, otherwise)
@@ -215,7 +219,7 @@ def call_time_capture(
     return inside
 
 
-def plain_capture(captures: Any, name: str, value: Any) -> None:
+def plain_capture(captures: Any, name: str, value: tf.Tensor) -> None:
     """Make the capture of `call_time_capture` look like a captured `value`, after tracing.
 
     The function still asks at each call, as it has its own list of captures. But a SavedModel
@@ -232,13 +236,13 @@ when it was traced (`eager/polymorphic_function/concrete_function.py`).
 """
 
 
-def constant(value: int) -> Any:
+def constant(value: int) -> tf.Tensor:
     """An eager int64 scalar in host memory, also while a graph is traced."""
     with outside_of_graphs(), ops.device("CPU:0"):
         return tf.constant(value, tf.int64)
 
 
-def with_flags(stamp: Any, flags: int) -> Any:
+def with_flags(stamp: tf.Tensor, flags: int) -> tf.Tensor:
     """`stamp` with these bits set, a scalar in the current graph."""
     return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
 
@@ -249,7 +253,7 @@ _ARITHMETIC = (
 )
 
 
-def _is_reordered(tensor: Any) -> bool:
+def _is_reordered(tensor: tf.Tensor) -> bool:
     """Whether Grappler may compute a tensor in a graph in another order, with other rounding.
 
     Grappler reorders sums, products and quotients of each other, unless another op waits for the
@@ -260,9 +264,9 @@ def _is_reordered(tensor: Any) -> bool:
     return tensor.op.type in _ARITHMETIC and not tensor.op.control_inputs
 
 
-def made_of(tensor: Any) -> list[Any]:
+def made_of(tensor: tf.Tensor) -> list[tf.Tensor]:
     """The inputs of the arithmetic that computes a tensor, to wait for instead of it."""
-    every, waiting = dict[int, Any](), [tensor]
+    every, waiting = dict[int, tf.Tensor](), [tensor]
     while waiting:
         each = waiting.pop()
         if id(each) not in every:
@@ -271,12 +275,12 @@ def made_of(tensor: Any) -> list[Any]:
     return [each for each in every.values() if not _is_reordered(each)]
 
 
-def replica_run(thread: Any = None) -> Any | None:
+def replica_run(thread: threading.Thread | None = None) -> object:
     """An object shared by the threads of one `strategy.run`; None on other threads."""
     return getattr(thread or threading.current_thread(), "coord", None)
 
 
-def run_in(frame: FrameType) -> Any | None:
+def run_in(frame: FrameType) -> object:
     """The shared object of the `strategy.run` that this frame executes; else None.
 
     `MirroredStrategy` runs each replica in its own thread. `merge_call` pauses them and continues
@@ -292,7 +296,7 @@ def run_in(frame: FrameType) -> Any | None:
 _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
-def updates_since(graph: Any, start: int) -> list[Any]:
+def updates_since(graph: tf.Graph, start: int) -> list[tf.Operation]:
     """The stateful ops of `graph` except reads, from number `start` on."""
     return [
         op
@@ -301,7 +305,7 @@ def updates_since(graph: Any, start: int) -> list[Any]:
     ]
 
 
-def function_name(graph: Any) -> str:
+def function_name(graph: tf.Graph) -> str:
     """The name of the function with this graph, without the numbers that TensorFlow adds."""
     if not isinstance(graph, FuncGraph):
         return SESSION_GRAPH

@@ -12,7 +12,7 @@ it: this costs memory, but never changes the result.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -47,12 +47,12 @@ class Held(NamedTuple):
     variable: int
     """Its index."""
     replica: int
-    own: Any
+    own: tf.Variable
     """The variable itself, on this replica."""
-    value: Any
+    value: tf.Tensor
 
 
-def value_of(own: Any) -> Any:
+def value_of(own: tf.Variable) -> tf.Tensor:
     """The value of the variable `own` now, in eager mode or in the current graph.
 
     While the value is held, ops that write to the variable use other memory
@@ -62,7 +62,7 @@ def value_of(own: Any) -> Any:
         return _raw.ReadVariableOp(resource=own.handle, dtype=tf.as_dtype(own.dtype).base_dtype)
 
 
-def answers(held: Sequence[Held]) -> list[Any]:
+def answers(held: Sequence[Held]) -> list[tf.Tensor]:
     """The answers of a step that ends now, in the order of `tracer.core.effects.questions`.
 
     They are scalars, in the current graph or in eager mode. Values are compared as integers: NaN
@@ -81,12 +81,12 @@ def answers(held: Sequence[Held]) -> list[Any]:
     return [*unchanged, *not_finite]
 
 
-def _any(bits: Any) -> Any:
+def _any(bits: tf.Tensor) -> tf.Tensor:
     axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
     return _raw.Any(input=bits, axis=axes, keep_dims=False)
 
 
-def row_of(stamp: Any, bits: Sequence[Any]) -> Any:
+def row_of(stamp: tf.Tensor, bits: Sequence[tf.Tensor]) -> tf.Tensor:
     """A row of a journal in the current graph: the step's stamp, then words of bits."""
     padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
     with compat.stop_recording():
@@ -110,7 +110,7 @@ class Effects(EffectLogs):
         self._journals: dict[tuple[int, tuple[int, ...]], Journal] = {}
         """By replica and variables of a step: several graphs may share one."""
 
-    def hold(self, call: Step, index: int, variable: Any) -> None:
+    def hold(self, call: Step, index: int, variable: object) -> None:
         """Read a variable before the step `call` changes it."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             self._note(
@@ -136,7 +136,14 @@ class Effects(EffectLogs):
 
     # A step has ended and its block is counted; on the thread that made the call.
 
-    def count(self, call: Step, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
+    def count(
+        self,
+        call: Step,
+        replica: int,
+        ledger: Ledger,
+        stamp: tf.Tensor,
+        work: Sequence[tf.Operation],
+    ) -> None:
         """Add the comparison of a step to the current graph, after its updates, the ops `work`."""
         held, variables = _of_replica(call, replica)
         with tf.control_dependencies(work):
@@ -173,7 +180,7 @@ def _of_replica(call: Step, replica: int) -> tuple[list[Held], tuple[int, ...]]:
     return held, tuple(each.variable for each in held)
 
 
-def _copies(variable: Any, call: Step) -> Iterator[tuple[int, Any]]:
+def _copies(variable: object, call: Step) -> Iterator[tuple[int, tf.Variable]]:
     """The copies of a variable that a step reads, with their replicas."""
     copies, replicas = copies_of(canonical(variable)), range(call.replica, call.replica + 1)
     if call.distributed and compat.replica_id() is None:  # a step of all replicas

@@ -61,7 +61,7 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
-def ops_in(graph: Any) -> Iterator[Any]:
+def ops_in(graph: tf.Graph) -> Iterator[tf.Operation]:
     """The ops in a function's graph, its branches and loops, and the functions that it calls.
 
     TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
@@ -71,7 +71,7 @@ def ops_in(graph: Any) -> Iterator[Any]:
         yield from each.get_operations()
 
 
-def bound_to(value: Any) -> Any:
+def bound_to(value: object) -> object:
     """The object that a `tf.function` method is bound to, from TensorFlow's stand-in for it."""
     return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
 
@@ -80,7 +80,7 @@ _PATIENCE = 5
 """How many seconds to wait for a function that is being traced."""
 
 
-def forget_functions_of(graphs: Collection[Any]) -> list[str]:
+def forget_functions_of(graphs: Collection[tf.Graph]) -> list[str]:
     """Clear the graphs of each `tf.function` that has one of these graphs, so that its next call
     traces it; returns the names of those functions.
 
@@ -132,13 +132,13 @@ def stacks() -> dict[int, list[FrameType]]:
     return {thread: [*frames_from(each)] for thread, each in frames.items()}
 
 
-def graphs_being_traced() -> list[Any]:
+def graphs_being_traced() -> list[tf.Graph]:
     """The graphs of functions, branches and loops that threads are tracing now."""
     graphs = (graph_traced_by(frame) for stack in stacks().values() for frame in stack)
     return [graph for graph in graphs if graph is not None]
 
 
-def graph_traced_by(frame: FrameType) -> Any | None:
+def graph_traced_by(frame: FrameType) -> tf.Graph | None:
     """The graph that a frame builds by tracing a function; None for other frames."""
     return frame.f_locals.get("func_graph") if frame.f_code is _TRACE else None
 
@@ -187,10 +187,10 @@ class Written(NamedTuple):
     """The `unique_number` of its newest tensor."""
 
 
-_written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
+_written_by: WeakKeyDictionary[tf.Graph, Written] = WeakKeyDictionary()
 
 
-def written_by(graph: Any) -> Written:
+def written_by(graph: tf.Graph) -> Written:
     """The variables that the finished graph of a function writes to; cached."""
     known = _written_by.get(graph)
     if known is None:
@@ -198,7 +198,7 @@ def written_by(graph: Any) -> Written:
     return known
 
 
-def written_so_far(graph: Any) -> Written:
+def written_so_far(graph: tf.Graph) -> Written:
     """The variables that a graph writes to, which may still be traced."""
     origin = origins(graph)
     inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*origin}
@@ -209,21 +209,21 @@ def written_so_far(graph: Any) -> Written:
     return Written(captured, bool(written), max((each._id for each in tensors), default=0))
 
 
-def writes_to(graph: Any, variable: Any) -> bool:
+def writes_to(graph: tf.Graph, variable: object) -> bool:
     """Whether a graph, or one of those around it, may write to a variable that it captured."""
     handles = handles_of(variable)
     functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph) and handles)
     return any(handles & written_so_far(each).captured for each in functions)
 
 
-def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
+def _handle(tensor: tf.Tensor, origin: Mapping[int, tf.Tensor]) -> tf.Tensor:
     """The eager tensor that a captured tensor stands for; None if unknown."""
     while not (tensor is None or isinstance(tensor, EagerTensor)):
         tensor = origin.get(id(tensor))
     return tensor
 
 
-def written_inputs(op: Any) -> list[Any]:
+def written_inputs(op: tf.Operation) -> list[tf.Tensor]:
     """The resource inputs of an op that the op may write to.
 
     A call, a branch or a loop only reads inputs that TensorFlow marked as read-only.
@@ -233,13 +233,13 @@ def written_inputs(op: Any) -> list[Any]:
     return list(auto_control_deps_utils.get_read_write_resource_inputs(op)[1])
 
 
-def origins(graph: Any) -> dict[int, Any]:
+def origins(graph: tf.Graph) -> dict[int, tf.Tensor]:
     """By the id of a tensor in a graph or an outer graph, the outer tensor captured as it."""
     functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph))
     return {id(inner): outer for each in functions for outer, inner in each.captures}
 
 
-def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> bool:
+def may_write(op: tf.Operation, handles: Collection[int], origin: Mapping[int, tf.Tensor]) -> bool:
     """True unless an op of a graph provably writes to none of these handles, which are ids.
 
     An op that calls Python may write to any variable, and so may a stateful function: its body may
@@ -251,7 +251,7 @@ def may_write(op: Any, handles: Collection[int], origin: Mapping[int, Any]) -> b
     return any(each is None or id(each) in handles for each in written)
 
 
-def handles_of(variable: Any) -> set[int]:
+def handles_of(variable: object) -> set[int]:
     """The ids of the handles of all copies of a variable; empty if there may be unknown copies."""
     own, raw = canonical(variable), getattr(variable, "_value", variable)  # of Keras 3
     copies = copies_of(own)

@@ -82,7 +82,7 @@ class DeviceClock(Clock):
         with compat.outside_of_graphs(), tf.device(self.device):
             return int(self.take_in_graph(tf.constant(1, tf.uint64))) // UNIT
 
-    def take_in_graph(self, numbers: Any) -> Any:
+    def take_in_graph(self, numbers: tf.Tensor) -> tf.Tensor:
         """Take 0 or 1 `numbers`, a tensor: `UNIT` times the next number, before it moves.
 
         A GPU takes `alg` and `delta` from the host and has the state in its own memory. `Unpack` of
@@ -117,11 +117,11 @@ class Journal:
         self._drained = 0
         self._awaited: list[int] = []
         """Places that were taken, but whose rows were not written yet."""
-        self._found: deque[Any] = deque()
+        self._found: deque[object] = deque()
         """Rows that are being drained."""
         self._busy = False
 
-    def write(self, row: Any, after: Sequence[Any] = ()) -> None:
+    def write(self, row: tf.Tensor, after: Sequence[object] = ()) -> None:
         """Add ops to the current graph that write a row after the ops `after`."""
         with _added(self._device):
             with tf.device(_host_of(self._device)):
@@ -199,7 +199,7 @@ class _BlockCounter:
         self.log = HostLog()
         self.journal = Journal(device, rows, self.log.add)
         self.use = Use(number, 0)
-        self.lifetime: ref[Any] | None = None
+        self.lifetime: ref[tf.Graph] | None = None
 
     def reuse(self) -> None:
         """Begin to count for another graph: the one before is gone."""
@@ -223,7 +223,7 @@ class Ledger:
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The stamp of a block outside every step."""
-        self.graphs: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        self.graphs: WeakKeyDictionary[tf.Graph, ref[tf.Tensor]] = WeakKeyDictionary()
         """The graphs of functions with counters, and the stamp of the caller in each."""
         self.clock = DeviceClock(device, steps)
         """Numbers the steps; `steps` have begun before."""
@@ -233,8 +233,8 @@ class Ledger:
         self._lock = locks.new_lock("ledger")
 
     def enclosing_step(
-        self, graph: Any, ask: Callable[[], Any], is_alone: Callable[[], bool]
-    ) -> Any:
+        self, graph: tf.Graph, ask: Callable[[], tf.Tensor], is_alone: Callable[[], bool]
+    ) -> tf.Tensor:
         """The stamp of the step that calls the function with this graph, a scalar in `graph`.
 
         Each call of the function calls `ask` for it, unless `is_alone()` says that it is `alone`.
@@ -251,7 +251,7 @@ class Ledger:
             return known
         return known()
 
-    def begin_step(self, enclosing: Any, after: Sequence[Any] = ()) -> Any:
+    def begin_step(self, enclosing: tf.Tensor, after: Sequence[object] = ()) -> tf.Tensor:
         """Add the start of a step to the current graph, after the tensors `after`; returns a stamp.
 
         It is new if there is no enclosing step.
@@ -264,7 +264,9 @@ class Ledger:
                 new = self.clock.take_in_graph(numbers)
             return _raw.SelectV2(condition=alone, t=new, e=enclosing)
 
-    def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
+    def count(
+        self, key: Hashable, lifetime: tf.Graph, stamp: tf.Tensor, after: Sequence[object] = ()
+    ) -> Use:
         """Add the counter of the block `key` to the current graph; it runs after the ops `after`.
 
         When `lifetime`, the outermost graph around it, is gone, the next block with an equal key
@@ -303,7 +305,7 @@ class Ledger:
                 if journal.fullness() > limit:
                     journal.drain()
 
-    def children(self) -> list[Any]:
+    def children(self) -> list[object]:
         """What an exported function captures."""
         for graph in list(self.graphs):
             compat.plain_capture(graph._function_captures, self._name, self.alone)

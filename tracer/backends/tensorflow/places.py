@@ -49,9 +49,9 @@ class Extra:
     """How many ops the graph had when the call began."""
     run: int
     """The `strategy.run` in which the call began: see `runs_under_way`."""
-    stamps: dict[tuple[int, int], Any] = field(default_factory=dict)
+    stamps: dict[tuple[int, int], tf.Tensor] = field(default_factory=dict)
     """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
-    gradient: Any = None
+    gradient: tf.Tensor | None = None
     """The first gradient of a step in a graph; None if there is none yet. The step begins when this
     gradient is computed: usually the gradient of the first layer, which needs all data and comes
     last. A gradient that needs no data (of the last bias, if the loss is a mean) is computed even
@@ -170,7 +170,7 @@ def stacks_around(
         yield from stacks_around(*waiting)
 
 
-def _waiting_for(run: Any) -> tuple[FrameType, threading.Thread] | None:
+def _waiting_for(run: object) -> tuple[FrameType, threading.Thread] | None:
     """The waiting frame of the thread that started the threads of this `strategy.run`."""
     threads = {thread.ident: thread for thread in threading.enumerate()}
     for ident, stack in functions.stacks().items():
@@ -223,7 +223,7 @@ class Callers(Paths):
                 self.traced[site, path] += 1
         return path
 
-    def definition(self, root: Any) -> tuple[Definition, int | None]:
+    def definition(self, root: tf.Graph) -> tuple[Definition, int | None]:
         """The definition of the outermost function, with the graph `root`, that this thread traces,
         and the path of its call.
         """

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tracer.backends.tensorflow import compat
 from tracer.core import backend
 from tracer.core.reachable import layers
@@ -27,7 +29,7 @@ class VariableTable(backend.Variables):
         self._root = root
         self._arguments: dict[str, _Argument] = {}
 
-    def index(self, variable: Any, graph: Any, named: Any = None) -> int:
+    def index(self, variable: Any, graph: object, named: object = None) -> int:
         """The index of `variable`, or of the argument that it is in `graph`."""
         own = canonical(variable)
         if isinstance(graph, compat.FuncGraph):
@@ -36,7 +38,7 @@ class VariableTable(backend.Variables):
                 return self._argument(argument, own)
         return super().index(own, graph, variable if _is_keras3(variable) else None)
 
-    def _argument_name(self, variable: Any, graph: Any) -> str | None:
+    def _argument_name(self, variable: object, graph: tf.Graph) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`; else None.
 
         While a function is traced, its body gets the variable of that one call, but the graph will
@@ -75,7 +77,7 @@ def row_of(variable: Any) -> Variable:
     return Variable(plain_name(variable), _shape(variable), dtype, argument=is_argument)
 
 
-def _is_keras3(variable: Any) -> bool:
+def _is_keras3(variable: object) -> bool:
     return any(base.__module__ == _KERAS3 for base in type(variable).__mro__)
 
 
@@ -104,13 +106,13 @@ def canonical(variable: Any) -> Any:
     return variable
 
 
-def copies_of(whole: Any) -> tuple[Any, ...]:
+def copies_of(whole: object) -> tuple[Any, ...]:
     """The copies of a variable, one for each replica; only itself without a strategy."""
     copies = getattr(whole, "values", None)  # on other objects, `values` is a method
     return copies if isinstance(copies, tuple) else (whole,)
 
 
-def _shape(own: Any) -> tuple[int | None, ...]:
+def _shape(own: object) -> tuple[int | None, ...]:
     """The shape of a variable; empty if its rank is unknown."""
     shape: Any = getattr(own, "shape", ())
     if hasattr(shape, "as_list"):  # a TensorShape; in TensorFlow 1 mode its items are no ints
@@ -118,7 +120,7 @@ def _shape(own: Any) -> tuple[int | None, ...]:
     return tuple(None if size is None else int(size) for size in shape)
 
 
-def handle_of(variable: Any) -> Any:
+def handle_of(variable: object) -> tf.Tensor:
     """The resource handle of a TensorFlow or Keras variable; None without one."""
     if not isinstance(variable, compat.ResourceVariable):
         variable = getattr(variable, "_value", variable)
@@ -128,13 +130,13 @@ def handle_of(variable: Any) -> Any:
 # The optimizer's own variables.
 
 
-def iterations_of(optimizer: Any) -> int | None:
+def iterations_of(optimizer: object) -> int | None:
     """The optimizer's iterations; None if there are none yet or they cannot be read now."""
     count = value_of(getattr(optimizer, "_iterations", None), 1)
     return None if count is None else int(count)
 
 
-def value_of(variable: Any, most: int) -> Any:
+def value_of(variable: object, most: int) -> Any:
     """The value of a variable of 1 to `most` elements; None for others, or if unreadable now."""
     whole = canonical(variable)
     handle = getattr(getattr(whole, "_primary", whole), "handle", None)
@@ -149,7 +151,7 @@ _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
 """Attributes with variables that other code also writes to: schedules, other optimizers."""
 
 
-def own_handles(optimizer: Any) -> list[Any]:
+def own_handles(optimizer: object) -> list[tf.Tensor]:
     """The handles of variables that usually only the optimizer writes to."""
     own = object.__getattribute__(optimizer, "__dict__")
     shared = _handles_in([own.get(name) for name in _NOT_ITS_STATE])
@@ -158,7 +160,7 @@ def own_handles(optimizer: Any) -> list[Any]:
     return [handle for handle in found if id(handle) not in others]
 
 
-def _handles_in(values: list[Any]) -> Iterator[Any]:
+def _handles_in(values: list[object]) -> Iterator[tf.Tensor]:
     """The handles of the variables in `values`, also in lists and dicts, on each replica."""
     for layer in layers(values, depth=5):
         for value in layer:
