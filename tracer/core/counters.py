@@ -140,6 +140,9 @@ class Counters:
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `EffectLogs`); None until somebody
         wants effects."""
+        self.rates: dict[int, tuple[float, float, int, int]] = {}
+        """By replica, the first and the last learning rate that programs reported since the last
+        baseline, the number of values, and in how many steps."""
         self.clocks: dict[int, Clock] = defaultdict(Clock)
         """By replica; one in a program takes the place of the one in Python."""
 

@@ -118,7 +118,8 @@ class Rates(Collector):
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
-        self._done, self._runs = self._until(self.root.step_count()), {}
+        self._done, self._runs = self._with_reported(self.root.step_count()), {}
+        self.root.blocks.counters.rates.clear()
         self._last, self._looks, self.root.collectors.throttle = (), 0, Throttle()
         self._past = self.root.step_count()
 
@@ -139,16 +140,17 @@ class Rates(Collector):
             with suppress_faults():
                 end = end if backend.rates_of(optimizer) == self._last else min(end, self._read)
             self._find_members(optimizer)
-        runs_of, own = self._until(end), self._members.get(("rate", 0), ())
+        runs_of, own = self._with_reported(end), self._members.get(("rate", 0), ())
         if rate is not None and any(backend.writes_to(graph, rate) for graph in list(self._graphs)):
             runs_of = {key: runs for key, runs in runs_of.items() if key[0] != "rate"}
             yield Rate(root, "rate", 0, own, (), schedule=_ASSIGNED)
         elif self._text and ("rate", 0, "") not in runs_of:
             yield Rate(root, "rate", 0, own, self._of_schedule(rate), 0, self._text)
+        looks = 0 if self._reported() else self._looks
         for (what, group, bad), runs in runs_of.items():
             if what == "rate" or bad or any(run.value or run.last or run.turn for run in runs):
                 own = self._members.get((what, group), ())
-                yield Rate(root, what, group, own, tuple(runs), self._looks, not_finite=bad)
+                yield Rate(root, what, group, own, tuple(runs), looks, not_finite=bad)
 
     def _of_schedule(self, rate: Any) -> tuple[RateRun, ...]:
         """The values of a schedule at the first and the last step, if known; `rate` is it now."""
@@ -191,6 +193,24 @@ class Rates(Collector):
             if run.first <= end:
                 known = [*found.get(key, ()), replace(run, count=end - run.first + 1)]
                 found[key] = known[-MOST:]
+        return found
+
+    def _reported(self) -> list[RateRun]:
+        """The rate since the last baseline, if programs reported it in each step, all the same."""
+        steps, rates = self.root.step_count() - self._past, self.root.blocks.counters.rates
+        known = {*rates.values()}
+        return [
+            RateRun(self._past + 1, steps, first, last, values)
+            for first, last, values, of in known
+            if len(known) == 1 and of == steps and math.isfinite(first) and math.isfinite(last)
+        ]
+
+    def _with_reported(self, end: int) -> dict[_Key, list[RateRun]]:
+        """All runs, up to the step `end`; the rate as programs reported it, if they did."""
+        found, key = self._until(end), (_KINDS[0], 0, "")
+        if reported := self._reported():
+            before = [run for run in self._done.get(key, ()) if run.first <= self._past]
+            found[key] = [*before, *reported][-MOST:]
         return found
 
     def _find_members(self, optimizer: Any) -> None:

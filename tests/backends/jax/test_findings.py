@@ -50,20 +50,23 @@ def test_a_loop_of_ones_own_is_fine(around: Any) -> None:
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_rate_and_the_decay_of_the_steps_in_a_program(scale: bool) -> None:
-    """They are read with each trace, here after each of two epochs."""
+    """Each step reports its rate; the program sets another one for the second epoch."""
     optimizer = keras.optimizers.AdamW(0.5, weight_decay=0.125)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     around = keras.mixed_precision.LossScaleOptimizer(optimizer) if scale else optimizer
     trained = Loop(tracer.wrap(around)).model
-    for rate in (0.5, 0.25):
-        optimizer.learning_rate = rate
-        trained.fit(X[:16], Y[:16], batch_size=8, verbose=0)
-        trace = tracer.trace_of(around)
-    rates = {each.what: each for each in trace.data.rates}
-    assert rates["rate"].runs == (RateRun(1, 4, 0.5, 0.25, 2),) and rates["rate"].looks == 2
-    assert rates["decay"].runs == (RateRun(1, 4, 0.125, 0.125),)
-    names = [each.name.rpartition("/")[2] for each in trace.variables]
-    assert [names[each] for each in rates["decay"].variables] == ["kernel", "kernel"]
+    change = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5 / (1 + epoch))
+    for epochs in (2, 1):
+        with tracer.record() as recording:
+            trained.fit(X[:16], Y[:16], batch_size=8, epochs=epochs, verbose=0, callbacks=[change])
+        rates = {each.what: each for each in recording.trace().data.rates}
+        last = 0.5 / epochs
+        assert rates["rate"].runs == (RateRun(1, 2 * epochs, 0.5, last, epochs),)
+        assert rates["decay"].runs == (RateRun(1, 2 * epochs, 0.125, 0.125),)
+        names = [each.name.rpartition("/")[2] for each in recording.trace().variables]
+        assert [names[each] for each in rates["decay"].variables] == ["kernel", "kernel"]
+    (rate, _) = tracer.trace_of(around).data.rates
+    assert rate.runs == (RateRun(1, 4, 0.5, 0.25, 2), RateRun(5, 2, 0.5, 0.5)) and not rate.looks
 
 
 def test_the_first_and_the_last_rate_of_a_schedule() -> None:

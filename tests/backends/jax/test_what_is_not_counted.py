@@ -94,39 +94,58 @@ def test_a_step_method_that_returns_what_it_likes() -> None:
     assert (trace.updates(step=2), trace.complete) == (4, True)
 
 
-@pytest.mark.parametrize("steps", [False, True])
-def test_a_loop_inside_a_step(steps: bool) -> None:
-    """Of updates, or of the inner step: the loop runs three times, and Python calls it once."""
+def in_a_loop(update: Any, values: Any) -> Any:
+    return lax.fori_loop(0, 3, lambda _, values: update(values), values)
 
-    class Looping(Odometer):
+
+def in_a_branch(update: Any, values: Any) -> Any:
+    return lax.cond(values[0][0, 0] >= 0, update, lambda values: values, values)
+
+
+def in_a_jitted_function(update: Any, values: Any) -> Any:
+    return jax.jit(update)(values)
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("around", [in_a_loop, in_a_branch, in_a_jitted_function])
+def test_an_update_in_a_function_inside_a_step(around: Any, jitted: bool) -> None:
+    class Own(Odometer):
         def _backend_apply_gradients(self, gradients: Any, variables: Any) -> None:
-            self.repeat(lambda: self.update_step(gradients[0], variables[0], 1.0), variables)
+            def update(values: Any) -> Any:
+                with keras.StatelessScope(zip(variables, values, strict=True)) as scope:
+                    self.update_step(gradients[0], variables[0], 1.0)
+                return [scope.get_current_value(each) for each in variables]
 
-        def repeat(self, do: Any, variables: Any) -> None:
-            def body(_: Any, values: Any) -> Any:
-                with keras.StatelessScope(zip(held, values, strict=True)) as scope:
-                    do()
-                return [scope.get_current_value(each) for each in held]
-
-            held = [*variables, *self.variables]
-            values = lax.fori_loop(0, 3, body, [each.value for each in held])
-            for variable, value in zip(held, values, strict=True):
+            values = around(update, [each.value for each in variables])
+            for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 
-    class Scale(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-        def apply(self, gradients: Any, variables: Any = None) -> None:
-            do = lambda: self.inner_optimizer.apply(gradients)  # noqa: E731
-            Looping.repeat(self, do, self.inner_optimizer._trainable_variables)
+    loop = Loop(tracer.wrap(Own()))
+    weights, _ = (jax.jit(loop.step) if jitted else loop.step)(loop.state, X[:8], Y[:8])
+    assert float(weights[0][0, 0]) == (3 if around is in_a_loop else 1)
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (1, 0, False)
+    assert any("in a branch, a loop or a jitted function" in note for note in trace.notes)
 
-        stateless_apply = keras.optimizers.Optimizer.stateless_apply
 
-    optimizer = tracer.wrap(Scale(Odometer()) if steps else Looping())
-    loop = Loop(optimizer)
+def test_a_step_in_a_loop_inside_a_step() -> None:
+    """The loop runs three times, and Python calls the step once."""
+
+    class Three(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+        def stateless_apply(self, state: Any, gradients: Any, weights: Any) -> Any:
+            def body(_: Any, both: Any) -> Any:
+                return self.inner_optimizer.stateless_apply(both[1], gradients, both[0])
+
+            inner = len(state) - len(self.inner_optimizer.variables)
+            weights, of_inner = lax.fori_loop(0, 3, body, (weights, state[inner:]))
+            return weights, [*state[:inner], *of_inner]
+
+    loop = Loop(tracer.wrap(Three(Odometer())))
     weights, _ = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
     assert float(weights[0][0, 0]) == 3
-    trace = tracer.trace_of(optimizer)
-    assert (trace.updates(), trace.complete) == (4 * steps, False)
-    assert ("several times" if steps else "in a branch, a loop") in trace.notes[0]
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.updates(), trace.complete) == (4, False)
+    assert "several times" in trace.notes[0]
 
 
 def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:

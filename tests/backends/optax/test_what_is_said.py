@@ -520,7 +520,7 @@ DROPPED = 6
         (optax.apply_if_finite(optax.adam(LINEAR), 9), "none", (0.5, 0.125), (0, 4)),
         (optax.adam(lambda count: 0.5 - count), "none", None, (0, 4)),
         (optax.inject_hyperparams(optax.sgd)(LINEAR), "none", (0.5, 0.125), (0, 4)),
-        (optax.inject_hyperparams(optax.sgd)(0.5), "none", None, (0, 4)),
+        (optax.inject_hyperparams(optax.sgd)(0.5), "set", (0.5, 0.25), (0, 4)),
     ],
 )
 def test_the_count_in_the_state_and_the_rates_of_a_schedule(
@@ -536,6 +536,8 @@ def test_the_count_in_the_state_and_the_rates_of_a_schedule(
         weights = optax.apply_updates(weights, updates)
         if change != "dropped" and not (change == "candidates" and number % 2):
             state = new
+        if change == "set" and number:
+            state.hyperparams["learning_rate"] = jnp.float32(0.25)
     trace = tracer.trace_of(tx)
     found = [run for each in trace.data.rates if each.what == "rate" for run in each.runs]
     ends = [pytest.approx((run.value, run.last)) for run in found]

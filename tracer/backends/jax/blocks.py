@@ -23,8 +23,10 @@ from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import DISCARDED, KEPT, SKIPPED, ProgramBlock, ProgramCounters
 from tracer.backends.jax.values import (
+    NO_RATE,
     JaxEffects,
     answers_about,
+    bits_of_rate,
     value_after,
     value_before,
 )
@@ -152,10 +154,13 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        if eager and once and not (self.counters.in_programs or call.site_notes or compared):
+        rate = self.rate_of(call)
+        reports = call.site_notes or compared or isinstance(rate, jax.Array)
+        if eager and once and not (self.counters.in_programs or reports):
             super().close(call, failed)
             return
         program, numbers = self._program_of(call, tuple(compared))
+        numbers.append(rate)
         answers = [answers_about([*compared.values()])] if compared else []
         if program.function:
             self._note_calls(call, program)
@@ -178,7 +183,7 @@ class JaxBlocks(backend.Blocks):
 
     def _program_of(
         self, call: Any, compared: tuple[int, ...]
-    ) -> tuple[ProgramBlock, list[jax.Array]]:
+    ) -> tuple[ProgramBlock, list[jax.Array | int]]:
         """The block of a call, and the first numbers of its `Report`."""
         before, after, clock = self.steps_so_far(call)
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
@@ -200,6 +205,14 @@ class JaxBlocks(backend.Blocks):
         )
         return program, [before, after, *(outcomes or [KEPT])]
 
+    def rate_of(self, call: Any) -> jax.Array | int:
+        """The bits of the learning rate of a step in a program, if it is a variable."""
+        if call.place is EAGER or call.role != "step":
+            return NO_RATE
+        rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
+        value = value_before(call, rate)
+        return NO_RATE if value is None else bits_of_rate(value)
+
     def _note_calls(self, call: Call, program: ProgramBlock) -> None:
         """Note what led to calls while tracing; of an eager step with a branch, to all calls."""
         for number in call.sites:
@@ -209,7 +222,7 @@ class JaxBlocks(backend.Blocks):
                 self._sites.traced(number)
 
     def _count_in_program(
-        self, program: ProgramBlock, numbers: list[jax.Array], call: Call
+        self, program: ProgramBlock, numbers: list[jax.Array | int], call: Call
     ) -> None:
         """Add the op of a block to the program that is being traced."""
         axes = compat.axis_names()  # per-device programs: each device is a replica

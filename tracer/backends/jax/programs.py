@@ -11,6 +11,7 @@ holder may wait for an array of the reporting program. They go into a queue, whi
 lock empties.
 """
 
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracer.backends.jax.values import sources
+from tracer.backends.jax.values import NO_RATE, sources
 from tracer.core.calls import SiteTable
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import UNIT, HostLog
@@ -41,6 +42,8 @@ class Report(NamedTuple):
     """The iterations when it ended."""
     outcome: int
     """The outcome of the sites that are not always kept."""
+    rate: int
+    """The bits of the learning rate: see `values`."""
     seen: tuple[int, ...]
     """The answers about compared variables: see `values`."""
 
@@ -80,8 +83,8 @@ class ProgramBlock:
         try:
             rows = numbers.reshape(-1, numbers.shape[-1]).tolist()
             by_replica: dict[int, list[Report]] = {}
-            for replica, before, after, outcome, *seen in rows:
-                report = Report(before, after, outcome, tuple(seen))
+            for replica, before, after, outcome, rate, *seen in rows:
+                report = Report(before, after, outcome, rate, tuple(seen))
                 by_replica.setdefault(replica, []).append(report)
             for replica, reports in by_replica.items():
                 self.counters.enqueue(self, replica, reports)
@@ -169,11 +172,20 @@ class ProgramCounters(Counters):
             self.note(_SEVERAL_TIMES)
         if program.step:
             self.replicas = max(self.replicas, program.replicas)
+            rates = {report.rate for report in reports}
+            if len(rates) == 1 and NO_RATE not in rates:
+                self._note_rate(replica, *rates)
             stamp = UNIT * self.take_number(replica)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and program.variables and self.effects is not None:
             seen = sources(program.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
+
+    def _note_rate(self, replica: int, bits: int) -> None:
+        (value,) = struct.unpack("f", struct.pack("i", bits))
+        value = float(f"{value:.7g}")  # the digits of a float32
+        first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
+        self.rates[replica] = first, value, values + (value != last), steps + 1
 
     def progress_of(self, clock: object) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""

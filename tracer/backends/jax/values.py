@@ -147,6 +147,15 @@ def answers_about(values: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
     return jnp.array([*same, *map(_is_not_finite, after)], jnp.int32)
 
 
+def bits_of_rate(rate: object) -> jax.Array:
+    """A learning rate as an int32, with the bits of a float32."""
+    return jax.lax.bitcast_convert_type(jnp.asarray(rate, jnp.float32), jnp.int32)
+
+
+NO_RATE = int(np.array(np.nan, np.float32).view(np.int32))
+"""The bits that stand for an unknown rate."""
+
+
 @lru_cache(maxsize=256)
 def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
     """What to log of a step, from the answers for each member of a batch (`jax.vmap`).

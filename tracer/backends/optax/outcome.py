@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
-from tracer.backends.optax.inside import under_way
+from tracer.backends.optax.inside import rates_in, under_way
 from tracer.backends.optax.leaves import names_in
 from tracer.core.interrupts import suppress_faults
 from tracer.core.patches import Patch
@@ -123,6 +123,14 @@ def _count_in(state: "OptState") -> jax.Array | None:
         if isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i":
             return None if values.is_gone(count) else count
     return None
+
+
+def rate_in(transformation: object, state: "OptState") -> jax.Array | int:
+    """The bits of the learning rate in a state, if it is the only one of a transformation."""
+    rates = [held.hyperparams.get("learning_rate") for held in _named(state, "InjectStateful")]
+    is_only = len(rates) == 1 and rates_in(transformation) == [None]
+    is_known = is_only and getattr(rates[0], "shape", None) == ()
+    return values.bits_of_rate(rates[0]) if is_known else values.NO_RATE
 
 
 def _named(state: "OptState", *names: str) -> list["OptState"]:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from tracer.backends.jax.blocks import JaxBlocks
+from tracer.backends.jax.values import NO_RATE
 from tracer.backends.optax import outcome
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.leaves import Leaves, Pairs
@@ -26,7 +27,7 @@ _CHANGED = (
 class Step(calls.Step):
     """One call of `update`; errors in the tracer never reach the program."""
 
-    __slots__ = ("counts", "given", "index", "update", "wanted")
+    __slots__ = ("counts", "given", "index", "rate", "update", "wanted")
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Step(calls.Step):
     ) -> None:
         self.update, self.index = update, binding.index
         self.counts: tuple[jax.Array, jax.Array] | None = None
-        self.recorder = self.wanted = None
+        self.recorder, self.wanted, self.rate = None, None, NO_RATE
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
@@ -93,6 +94,7 @@ class Step(calls.Step):
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.counts = outcome.counts_in(self.given.get("state"), state)
+        self.rate = outcome.rate_in(self.update.given, state)
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []
@@ -120,6 +122,10 @@ class OptaxBlocks(JaxBlocks):
     def steps_so_far(self, call: Any) -> tuple[jax.Array | int, jax.Array | int, None]:
         """The step count in the state before and after the step; -1 if it has none."""
         return (*(call.counts or (-1, -1)), None)
+
+    def rate_of(self, call: Any) -> jax.Array | int:
+        """The bits of the learning rate in the state, if it has one."""
+        return call.rate
 
     def auxiliary(self, call: calls.Call) -> Sequence[jax.Array]:
         """The arguments and results of `update`, which make a `vmap` visible."""
