@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,10 @@ ROOT = TESTS.parent
 
 
 def run_in_threads(*runs: Callable[[], object]) -> None:
-    """Each in a thread of its own, all at once."""
-    start, errors = threading.Barrier(len(runs)), []
-
-    def work(run: Callable[[], object]) -> None:
-        start.wait()
-        try:
-            run()
-        except Exception as error:  # shown by the main thread
-            errors.append(error)
-
-    workers = [threading.Thread(target=work, args=(run,)) for run in runs]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not errors
+    """Each in a thread of its own, all at once; raises what one of them raises."""
+    with ThreadPoolExecutor(len(runs)) as threads:
+        for done in [threads.submit(run) for run in runs]:
+            done.result()
 
 
 def keep_built(kind: str, optimizer: Any) -> None:

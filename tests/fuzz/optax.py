@@ -9,8 +9,7 @@ the oracle are those of the compiled program, NaN included: it looks at what mov
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -294,22 +293,16 @@ class Run:
         branches = [partial(self.body, each) for each in bodies]
         return lax.switch((carry["clock"] + shift) % len(branches), branches, carry)
 
-    @contextmanager
-    def reversing(self) -> Iterator[None]:
-        """A `while_loop` cannot be differentiated here."""
-        self.reverse += 1
-        try:
-            yield
-        finally:
-            self.reverse -= 1
-
     def grad(self, carry: Any, body: Node) -> Any:
         def loss(rate: Any) -> Any:
             new = self.body(body, {**carry, "rate": rate})
             return total(new["params"]), new
 
-        with self.reversing():
+        self.reverse += 1  # a `while_loop` cannot be differentiated here
+        try:
             gradient, new = jax.grad(loss, has_aux=True)(carry["rate"])
+        finally:
+            self.reverse -= 1
         return {**new, "rate": carry["rate"], "seen": carry["seen"] + gradient}
 
     def jit(self, carry: Any, body: Node) -> Any:
