@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from tracer.api import trace_of, wrap
@@ -52,7 +53,7 @@ class TraceCallback:
     the logs of each batch anyway.
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> "TraceCallback":
+    def __new__(cls, *args: object, **options: object) -> "TraceCallback":
         homes = (
             getattr(sys.modules.get(name), "callbacks", None) for name in ("keras", "tf_keras")
         )
@@ -76,16 +77,16 @@ class TraceCallback:
         self.validation_data = self._chief_worker_only = None  # as in the Keras classes
         self._supports_tf_logs = True  # tf_keras need not copy logs from the device
         self._model: Any = None
-        self.params: Mapping[str, Any] = {}
+        self.params: Mapping[str, object] = {}
         self._lock = threading.Lock()
         self._faults = _Faults()
 
-    def set_model(self, model: Any) -> None:
+    def set_model(self, model: object) -> None:
         """Called by Keras with the model that is trained."""
         self._model = model
 
     @property
-    def model(self) -> Any:
+    def model(self) -> object:
         """The model that is trained."""
         return self._model
 
@@ -111,7 +112,7 @@ class TraceCallback:
             if self.every is not None and self._calls % self.every == 0:
                 self._print(self.trace)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Add to the logs what was counted in this epoch."""
         if self.logs and logs is not None and not self._faults.seen:
             with self._faults:
@@ -142,7 +143,12 @@ class _Faults(suppress_faults):
 
     seen = False
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
         is_fault = super().__exit__(kind, error, traceback)
         if is_fault and not self.seen:
             self.seen = True

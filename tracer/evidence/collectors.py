@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Iterator, Sequence
 from traceback import walk_stack
 from types import CodeType
-from typing import Any
 
 from msgspec.structs import replace
 
+from tracer.core.backend import Root
 from tracer.core.call_paths import line as line_in
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
@@ -79,7 +79,7 @@ def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
 def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Evidence]:
     """Yield what a class shows; `own` are it and its base classes that the program defines."""
 
-    def owner(name: str) -> Any:
+    def owner(name: str) -> type | None:
         return next((base for base in cls.__mro__ if name in vars(base)), None)
 
     def line(name: str) -> str:
@@ -119,7 +119,7 @@ def _calls(own: Sequence[type], name: str) -> bool:
     )
 
 
-def _codes(value: Any) -> list[CodeType]:
+def _codes(value: object) -> list[CodeType]:
     """The code objects of a method or property, and of the function that a decorator wrapped."""
     parts = ("__func__", "fget", "fset", "fdel", "__wrapped__")
     functions = [value, *(getattr(value, part, None) for part in parts)]
@@ -134,7 +134,7 @@ _MAX_FAILURES = 8  # the most kinds of failures kept
 class Failures(Collector):
     """The steps of one root optimizer that raised, each kind once."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
         self._begun: dict[Failure, tuple[int, int]] = {}
         """The steps that had run and those that had begun, for each kind of failure."""

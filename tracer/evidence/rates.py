@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from tracer.core.backend import Root
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
@@ -45,26 +46,26 @@ def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
 class Rates(Collector):
     """The rates of the groups of a recorder's optimizer; unknown if several are nested in it."""
 
-    _schedule: Any = None
+    _schedule: object = None
     """The schedule if its framework defines it, else None."""
     _text = ""
     """The text of a schedule; empty for a number."""
     _begun: int | None = None
     """The optimizer's own count when its first step began; None if a file set it unseen."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
         self._traced: list[Binding] = []
         """The optimizers with groups of their own."""
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         """The variables of each group, and those that decay."""
-        self._graphs = WeakSet[Any]()
+        self._graphs = WeakSet[object]()
         """The graphs in which steps were traced."""
         self._done: dict[_Key, list[RateRun]] = {}
         """The runs that ended, as at a baseline."""
         self._runs: dict[_Key, RateRun] = {}
         """The other runs, without the last reading."""
-        self._last: Sequence[Any] = ()
+        self._last: Sequence[tuple[object, object]] = ()
         """The last reading: another one for the same step replaces it."""
         self._since = self._read = self._looks = 0
         """The first and the last step of the last reading; how often the rates were read: 0 if
@@ -95,7 +96,7 @@ class Rates(Collector):
             self._look(1)  # a number is a constant of the graph
             self._looks = 0
 
-    def _optimizer(self) -> Any:
+    def _optimizer(self) -> object:
         """The optimizer, if there is one and it is alive."""
         return self._traced[0].optimizer() if len(self._traced) == 1 else None
 
@@ -152,7 +153,7 @@ class Rates(Collector):
                 own = self._members.get((what, group), ())
                 yield Rate(root, what, group, own, tuple(runs), looks, not_finite=bad)
 
-    def _of_schedule(self, rate: Any) -> tuple[RateRun, ...]:
+    def _of_schedule(self, rate: object) -> tuple[RateRun, ...]:
         """The values of a schedule at the first and the last step, if known; `rate` is it now."""
         backend, begun = self.root.backend, self._begun
         count = backend.iterations_of(self._traced[0].readable())
@@ -213,7 +214,7 @@ class Rates(Collector):
             found[key] = [*before, *reported][-MOST:]
         return found
 
-    def _find_members(self, optimizer: Any) -> None:
+    def _find_members(self, optimizer: object) -> None:
         """Find the variables of each group, and those that decay, while they are alive."""
         held = [each and each() for each in list(self.root.variables.objects)]
         index = {id(each): number for number, each in enumerate(held) if each is not None}
@@ -226,7 +227,7 @@ class Rates(Collector):
                     self._members[what, group] = max(before, own, key=len)
 
 
-def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
+def _numbers(reading: Sequence[tuple[object, object]]) -> dict[_Key, float]:
     """The rates and decays of a reading that are numbers; 0 for one that is not finite."""
     found: dict[_Key, float] = {}
     for group, pair in enumerate(reading):
@@ -237,7 +238,7 @@ def _numbers(reading: Sequence[Any]) -> dict[_Key, float]:
     return found
 
 
-def _schedule(rate: Any, optimizer: Any) -> tuple[str, Any]:
+def _schedule(rate: Any, optimizer: object) -> tuple[str, object]:
     """The text of a schedule, and the schedule if it may be called; a number has none.
 
     A schedule of the program is never called: it may count its calls.
@@ -250,7 +251,7 @@ def _schedule(rate: Any, optimizer: Any) -> tuple[str, Any]:
     return f"the tensor {rate.name.partition(':')[0]}" if in_graph else "", None
 
 
-def _is_around(optimizer: Any, others: Sequence[Any]) -> bool:
+def _is_around(optimizer: object, others: Sequence[object]) -> bool:
     """Whether one of the others is an attribute of this optimizer."""
     held = {*map(id, object.__getattribute__(optimizer, "__dict__").values())}
     return any(id(each) in held for each in others if each is not optimizer)

@@ -9,7 +9,7 @@ assertion, because it may have missed something.
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import TracebackType
 
 from tracer.api import Recording, record, recording_of
 from tracer.check import expectation
@@ -59,9 +59,14 @@ class Assertion:
         self._recording = self._block.__enter__()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self._block.__exit__(*exception)
-        if exception[0] is None and (message := self.check(self.trace)):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._block.__exit__(kind, error, traceback)
+        if error is None and (message := self.check(self.trace)):
             raise AssertionError(message)
 
     def check(self, trace: Trace) -> str:
@@ -256,7 +261,7 @@ def expect_updates(
 # Checks.
 
 
-def _read_once(given: Any) -> Any:
+def _read_once(given: object) -> object:
     """`given`, as a list if it can be read only once."""
     return list(given) if isinstance(given, Iterator) else given
 

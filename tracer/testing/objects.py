@@ -42,7 +42,7 @@ def names_of(given: object) -> tuple[str, ...]:
     return tuple(each if isinstance(each, str) else name_of(each) for each in variables)
 
 
-def targets_of(trace: Trace, given: Any, *, weights: bool = False) -> list[Target]:
+def targets_of(trace: Trace, given: object, *, weights: bool = False) -> list[Target]:
     """The targets for each given variable or name, and for the variables of layers and models.
 
     With `weights`, only for variables of these that gradients can train, frozen or not.
@@ -57,7 +57,7 @@ def targets_of(trace: Trace, given: Any, *, weights: bool = False) -> list[Targe
             meant = with_namesakes(meant, trace.variables) if is_name else meant
             targets += [Target(trace.variables[i].name, i, variable) for i in sorted(meant)]
         except UnknownName:
-            targets.append(Target(variable if is_name else name_of(variable), None, variable))
+            targets.append(Target(str(variable) if is_name else name_of(variable), None, variable))
     return targets
 
 
@@ -84,7 +84,7 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
     return frozenset(target.index for target in targets if target.index is not None)
 
 
-def variables_in(given: Any, weights: bool) -> Iterator[Any]:
+def variables_in(given: Any, weights: bool) -> Iterator[object]:
     """Yield the variables in `given`, also of models, layers and nested lists; names stay names.
 
     Raises `TypeError` for an object without variables.
