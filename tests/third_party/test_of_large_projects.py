@@ -156,27 +156,3 @@ def test_moving_average(eagerly: bool, tmp_path: Path) -> None:
     optimizer.assign_average_vars(model.trainable_variables)
     assert any((a != b).any() for a, b in zip(weights, model.get_weights(), strict=True))
     assert trace.findings() == []
-
-
-def composed(model: Any, *inner: Any) -> Any:
-    """The first has the first layer, the other one all others."""
-    first = model.layers[0].trainable_variables
-    parts = [lambda: first, lambda: model.trainable_variables[len(first) :]]
-    return optimizer_of(RECOMMENDERS + ".composite_optimizer", "CompositeOptimizer")(
-        list(zip(inner, parts, strict=True))
-    )
-
-
-@pytest.mark.parametrize("eagerly", [False, True])
-def test_composite(eagerly: bool, tmp_path: Path) -> None:
-    """A step of both is one step, and each variable has its own optimizer."""
-    _, optimizer, trace = fit_twins(
-        lambda model: composed(model, legacy.Adagrad(0.1), legacy.Adam(0.01)),
-        tmp_path,
-        eagerly=eagerly,
-    )
-    outer, *inner = [each.name for each in trace.optimizers]
-    assert (outer, inner) == ("CompositeOptimizer", ["Adam", "Adagrad"])
-    assert trace.count("updates", by=("optimizer",)) == {("Adagrad",): 36, ("Adam",): 72}
-    assert [int(each.iterations) for each in optimizer.optimizers] == [18, 18]
-    assert trace.findings() == []

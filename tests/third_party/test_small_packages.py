@@ -7,12 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from support.twins import STEPS, assert_twins
-
-import tracer
 
 legacy: Any = tf.keras.optimizers.legacy
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -77,28 +74,3 @@ def test_gradient_accumulator_around_another() -> None:
         own_steps=lambda optimizer: optimizer.step - 1,
     )
     assert trace.executions("_resource_apply_dense") == 2 * 2 * STEPS
-
-
-def test_gradient_accumulator_model() -> None:
-    """Its model applies gradients in a branch: one step in four, as `iterations` says."""
-    package = imported("gradient_accumulator")
-    ends = []
-    for traced in (False, True):
-        tf.keras.utils.set_random_seed(1)
-        inputs = tf.keras.layers.Input((3,))
-        model = package.GradientAccumulateModel(
-            accum_steps=4, inputs=inputs, outputs=tf.keras.layers.Dense(1)(inputs)
-        )
-        optimizer = legacy.Adam(0.01)
-        if traced:
-            tracer.wrap(optimizer)
-        model.compile(optimizer, "mse")
-        data = np.random.default_rng(1).normal(size=(24, 4)).astype("f4")
-        model.fit(data[:, :3], data[:, 3:], batch_size=2, epochs=2, verbose=0)
-        ends.append(model.get_weights() + optimizer.get_weights())
-    for left, right in zip(*ends, strict=True):
-        np.testing.assert_array_equal(left, right)
-    trace = tracer.trace_of(optimizer)
-    assert trace.complete, trace.notes
-    assert (trace.steps, trace.updates()) == (6, 12)
-    assert int(optimizer.iterations) == 6
