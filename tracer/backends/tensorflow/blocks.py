@@ -33,6 +33,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import (
     any_is_inside,
+    author_of,
     forget_functions_of,
     handles_of,
     may_write,
@@ -117,7 +118,7 @@ class GraphBlocks(backend.Blocks):
         """The threads that have ever called a function that contains a block."""
         self._assigned: dict[tuple[int, str, Any], bool] = {}
         """By optimizer, apply method and variable, whether any tracing of it may have written."""
-        self.callers = Callers()
+        self.callers = Callers(author_of)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way

@@ -202,9 +202,6 @@ def outermost_tracing(frames: Sequence[FrameType]) -> int:
 class Callers(Paths):
     """The paths of one root optimizer and of functions with its blocks; thread-safe."""
 
-    def __init__(self) -> None:
-        super().__init__(functions.author_of)
-
     def inside(self, sites: Sequence[int], in_session: bool) -> int:
         """The path to a block that this thread adds to a graph, from calls of `sites`.
 

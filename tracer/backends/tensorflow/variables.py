@@ -31,14 +31,17 @@ class VariableTable(backend.Variables):
 
     def index(self, variable: Any, graph: object, named: object = None) -> int:
         """The index of `variable`, or of the argument that it is in `graph`."""
-        own = canonical(variable)
-        if isinstance(graph, compat.FuncGraph):
-            argument = self._argument_name(variable, graph)
-            if argument is not None:
-                return self._argument(argument, own)
-        return super().index(own, graph, variable if _is_keras3(variable) else None)
+        own, name = canonical(variable), self._argument_name(variable, graph)
+        if name is None:
+            return super().index(own, graph, variable if _is_keras3(variable) else None)
+        self._root.note(
+            f"a tf.function updates a variable that it gets as its argument {name!r}: how many "
+            "updates there were is known, but not of which variable each was"
+        )
+        argument = self._arguments.setdefault(name, _Argument(f"argument {name}", own))
+        return super().index(argument, graph)
 
-    def _argument_name(self, variable: object, graph: tf.Graph) -> str | None:
+    def _argument_name(self, variable: object, graph: object) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`; else None.
 
         While a function is traced, its body gets the variable of that one call, but the graph will
@@ -47,20 +50,12 @@ class VariableTable(backend.Variables):
         captured.
         """
         handle = handle_of(variable)
-        for around in compat.graphs_around(graph):
+        for around in compat.graphs_around(graph) if isinstance(graph, compat.FuncGraph) else ():
             is_input = any(tensor is handle for tensor in around.inputs)
             if is_input and not around.name.startswith(_TRACED_PER_VARIABLE):
                 named = (inner.op.name for outer, inner in around.captures if outer is handle)
                 return next(named, "of a function")
         return None
-
-    def _argument(self, name: str, own: Any) -> int:
-        argument = self._arguments.setdefault(name, _Argument(f"argument {name}", own))
-        self._root.note(
-            f"a tf.function updates a variable that it gets as its argument {name!r}: how "
-            "many updates there were is known, but not of which variable each was"
-        )
-        return super().index(argument, None)
 
 
 class _Argument:
