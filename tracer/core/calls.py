@@ -275,12 +275,7 @@ class SiteTable:
                     self._numbers[fields] = number
         return number
 
-    def traced(self, site: int) -> None:
-        """Count a call while tracing. An eager call is counted by its block, or as failed."""
+    def called(self, site: int, *, tracing: bool) -> None:
+        """Count a call while tracing, or one in eager mode that failed: its block counts others."""
         with self._lock:
-            self.calls[site][1] += 1
-
-    def failed(self, site: int) -> None:
-        """Count a call in eager mode that failed."""
-        with self._lock:
-            self.calls[site][0] += 1
+            self.calls[site][tracing] += 1

@@ -7,7 +7,7 @@ Such an exception must never be swallowed.
 import signal
 from contextlib import AbstractContextManager
 from traceback import walk_tb
-from types import CodeType, TracebackType
+from types import TracebackType
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
@@ -37,11 +37,8 @@ class suppress_faults(AbstractContextManager[None]):
 
 
 def _raised_by_handler(error: BaseException) -> bool:
-    codes = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(handler, "func", handler) for handler in handlers]  # of `partial`
+    callables = [*functions, *(vars(type(each)).get("__call__") for each in functions)]
+    codes = {getattr(each, "__code__", None) for each in callables}
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
-
-
-def _code_of(handler: object) -> CodeType | None:
-    function = getattr(handler, "func", handler)  # of `functools.partial`
-    code = getattr(function, "__code__", None)
-    return code or getattr(type(function).__dict__.get("__call__"), "__code__", None)

@@ -66,7 +66,9 @@ class StaleFunctions:
 
     def retraced(self, optimizer: str, functions: Iterable[str]) -> None:
         """Note which functions are traced again for the tracer."""
-        names = sorted(set(functions))
+        every = set(functions)
+        inside = {name for name in every if any(name.startswith(f"{other}/") for other in every)}
+        names = sorted(every - inside)
         if names:
             are = "is" if len(names) == 1 else "are"
             self._note(

@@ -87,7 +87,7 @@ class Recorder(Root):
             site = self.sites.number(optimizer, method, "step", replica=call.replica)
             call.own = (site,)
             if call.place is not EAGER:
-                self.sites.traced(site)
+                self.sites.called(site, tracing=True)
             elif call.parent is None:
                 call.path = self.blocks.path_of(caller or sys._getframe(2), call.distributed)
             self.calls_under_way.steps.append(call)
@@ -182,7 +182,7 @@ class Recorder(Root):
             if site is not None:
                 sites.append(site)
                 if call.place is not EAGER:
-                    self.sites.traced(site)
+                    self.sites.called(site, tracing=True)
         return sites
 
     def close_apply(self, token: Token, result: object, failed: bool) -> None:
@@ -197,7 +197,7 @@ class Recorder(Root):
         around.applying = None
         if failed:
             self._apply_raised(around, (site,))
-            self.sites.failed(site)
+            self.sites.called(site, tracing=False)
         else:
             around.sites.append(site)
 
@@ -246,7 +246,7 @@ class Recorder(Root):
     def _note_failed(self, call: Call) -> None:
         """Count a failed call, unless a graph is traced, where no call is an execution."""
         for site in call.own if call.place is EAGER else ():
-            self.sites.failed(site)
+            self.sites.called(site, tracing=False)
 
     def _site_of(
         self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: object

@@ -192,6 +192,7 @@ def _blocks(
     parts += [(flags, False) for flags in sorted(reading.outside)]
     for flags, inside in parts or [(0 if key.step else WITHIN, True)]:
         runs = tuple(reading.runs.get(flags, ())) if inside else ()
+        ran = _as_ran(sites, key.step and not flags, flags)
         placed_total = sum(run.total for run in runs) + lost.get(flags, 0)
         yield Block(
             root=root,
@@ -199,7 +200,10 @@ def _blocks(
             context="graph" if key.function else "eager",
             function=key.function,
             step=key.step and inside and not flags,
-            entries=_entries(_as_ran(sites, key.step and not flags, flags), methods),
+            entries=tuple(
+                Entry(site.optimizer, methods[site.method], site.role, site.kind, variables, count)
+                for site, variables, count in _put_together(Counter(ran).items())
+            ),
             total=placed_total if inside else reading.outside[flags],
             runs=runs,
             outside=not inside,
@@ -241,14 +245,6 @@ def calls_of(
         entry = Entry(site.optimizer, methods[site.method], "call", site.kind, variables)
         place = root, replicas[site.replica], context
         yield Block(*place, "", False, (entry,), number, (), path=path)
-
-
-def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:
-    """Combine sites that differ only in the variable into one entry."""
-    return tuple(
-        Entry(site.optimizer, methods[site.method], site.role, site.kind, variables, count)
-        for site, variables, count in _put_together(Counter(sites).items())
-    )
 
 
 def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

@@ -219,7 +219,7 @@ class JaxBlocks(backend.Blocks):
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, program.path] += 1
             if call.place is EAGER and number not in program.decided:
-                self._sites.traced(number)
+                self._sites.called(number, tracing=True)
 
     def _count_in_program(
         self, program: ProgramBlock, numbers: list[jax.Array | int], call: Call
