@@ -23,34 +23,6 @@ NAN = float("nan")
 GRADIENTS = [1.0, 0.0, 1e-30, 0.5, float("inf"), 1.0, 0.0, NAN, NAN, 0.0]
 
 
-def named(variables: list[Any]) -> dict[str, Any]:
-    return {each.path: each.value for each in variables}
-
-
-def check_by_bytes(
-    make: Callable[[], Any], prepare: Callable[[Any], Any] = lambda step: step
-) -> None:
-    """Steps with gradients that are zero, infinite and no number, and one without some of them."""
-    optimizer = tracer.wrap(make(), effects=True)
-    variables = model(optimizer, "ones").trainable_variables
-    optimizer.build(variables)
-
-    def update(gradients: list[Any]) -> None:
-        with torch.no_grad():
-            optimizer.apply(gradients, variables)
-
-    step = prepare(update)
-    truth = ByBytes(named(variables))
-    for amount in GRADIENTS:
-        gradients = [torch.full_like(each.value, amount) for each in variables]
-        gradients[1] = torch.zeros_like(gradients[1])
-        truth.around(functools.partial(step, gradients))
-    trace = tracer.trace_of(optimizer)
-    assert trace.complete, trace.notes
-    assert truth.unchanged and truth.not_finite
-    truth.agrees_with(trace)
-
-
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "SGD": lambda: keras.optimizers.SGD(0.1),
     "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
@@ -61,7 +33,20 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_by_their_bytes(name: str) -> None:
-    check_by_bytes(OPTIMIZERS[name])
+    """Steps with gradients that are zero, infinite and no number, and one without some of them."""
+    optimizer = tracer.wrap(OPTIMIZERS[name](), effects=True)
+    variables = model(optimizer, "ones").trainable_variables
+    optimizer.build(variables)
+    truth = ByBytes({each.path: each.value for each in variables})
+    for amount in GRADIENTS:
+        gradients = [torch.full_like(each.value, amount) for each in variables]
+        gradients[1] = torch.zeros_like(gradients[1])
+        with torch.no_grad():
+            truth.around(functools.partial(optimizer.apply, gradients, variables))
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert truth.unchanged and truth.not_finite
+    truth.agrees_with(trace)
 
 
 def test_gradients_from_an_iterator_are_said() -> None:
