@@ -80,14 +80,6 @@ def _cond(apply: Callable[[], Any]) -> Any:
     return v1.cond(tf.constant(True), apply, v1.no_op)
 
 
-def _case(apply: Callable[[], Any]) -> Any:
-    return v1.case([(tf.constant(False), v1.no_op)], default=apply)
-
-
-def _switch_case(apply: Callable[[], Any]) -> Any:
-    return tf.switch_case(tf.constant(1), [v1.no_op, apply])
-
-
 def _thrice(apply: Callable[[], Any]) -> Callable[[Any], Any]:
     def body(number: Any) -> Any:
         with tf.control_dependencies([apply()]):
@@ -99,10 +91,6 @@ def _thrice(apply: Callable[[], Any]) -> Callable[[Any], Any]:
 def _while_loop(apply: Callable[[], Any]) -> Any:
     begin = [tf.constant(0)]
     return v1.while_loop(lambda i: i < 3, _thrice(apply), begin, parallel_iterations=1)
-
-
-def _map_fn(apply: Callable[[], Any]) -> Any:
-    return v1.map_fn(_thrice(apply), tf.range(3), parallel_iterations=1)
 
 
 def _function(apply: Callable[[], Any]) -> Any:
@@ -119,7 +107,7 @@ def control_flow_v2(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["bare", "grouped"])
-@pytest.mark.parametrize("way", [_cond, _case, _switch_case, _while_loop, _map_fn, _function])
+@pytest.mark.parametrize("way", [_cond, _while_loop, _function])
 def test_apply_gradients_that_returns_control_flow(
     way: Callable[[Callable[[], Any]], Any], grouped: bool, control_flow_v2: bool, graph: Any
 ) -> None:
@@ -139,11 +127,11 @@ def test_apply_gradients_that_returns_control_flow(
         for _ in range(6):
             session.run(train)
         [[a], [b]] = session.run(weights)
-    times = 3 if way in (_while_loop, _map_fn) else 1
+    times = 3 if way is _while_loop else 1
     assert a == b == 6 * times
     trace = tracer.trace_of(optimizer)
     assert trace.updates(variable="a") == trace.updates(variable="b") == 6 * times
-    uncounted = (_function,) if control_flow_v2 else (_cond, _case, _while_loop, _function)
+    uncounted = (_function,) if control_flow_v2 else (_cond, _while_loop, _function)
     exact = grouped or way not in uncounted
     assert trace.complete == exact
     assert trace.steps == (6 if exact else 0)

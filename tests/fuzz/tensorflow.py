@@ -329,9 +329,10 @@ class Log:
     def ran(self) -> "Ran":
         """What it says."""
         found = Ran()
-        for replica, (cells, *_) in enumerate(self.places):
+        for replica, (cells, rows, _) in enumerate(self.places):
             steps: list[Updates] = []
-            for number, values in enumerate(cells.numpy().reshape(ROWS, -1).tolist()):
+            table = cells.numpy().reshape(ROWS, -1)[: int(rows) + 1]
+            for number, values in enumerate(table.tolist()):
                 row = dict(zip(self.columns, values, strict=True))
                 begun, missed, ended = (row.pop(column) for column in self.columns[:3])
                 of: dict[bool, Updates] = {False: Counter(), True: Counter()}
