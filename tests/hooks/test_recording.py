@@ -55,24 +55,6 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     assert type(before) is legacy.SGD
 
 
-@pytest.mark.parametrize("effects", [False, True])
-def test_what_the_program_wraps_in_a_block_stays_wrapped(effects: bool) -> None:
-    weight, optimizer = tf.Variable([0.0]), legacy.SGD(1.0)
-    with tracer.record(effects=effects) as recording:
-        _step(optimizer, weight)
-        tracer.wrap(optimizer, effects=effects)
-        _step(optimizer, weight)
-    before = float(weight[0])
-    for _ in range(2):
-        _step(optimizer, weight)
-    trace = tracer.trace_of(optimizer)
-    assert (before, float(weight[0]), recording.trace().steps) == (-2.0, -4.0, 2)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
-    if effects:
-        assert trace.count("compared", by=()) == {(): 3}
-    assert type(tracer.unwrap(optimizer)) is legacy.SGD
-
-
 @pytest.mark.parametrize("is_used", [False, True])
 def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_used: bool) -> None:
     """Also if it is gone."""
@@ -87,26 +69,6 @@ def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_use
     names = [each.class_name.rpartition(".")[2] for each in trace.optimizers]
     assert sorted(names) == ["Adam", "Ftrl", "LossScaleOptimizer", "Nadam", "SGD"]
     assert trace.complete and alive is not before
-
-
-def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
-    weight = tf.Variable([0.0])
-    optimizer = tracer.wrap(legacy.SGD(1.0))
-    run = tf.function(lambda: _step(optimizer, weight))
-    for _ in range(3):
-        run()
-    _step(optimizer, weight)
-    with tracer.record() as recording:
-        for _ in range(5):
-            run()
-        _step(optimizer, weight)
-        _trace(lambda: _step(optimizer, weight))
-    run()
-    trace = recording.trace()
-    assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 2)
-    assert list(trace.per_step("updates")) == [(1, 6, 1)]
-    assert [each.tracings for each in trace.graphs] == [1]
-    assert weight.numpy() == [-11.0]
 
 
 @pytest.mark.parametrize("way", ["eager", "traced", "graph", "session"])

@@ -1,6 +1,7 @@
 """What `wrap` refuses, and what happens when the tracer itself fails."""
 
 import signal
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -54,35 +55,42 @@ def test_another_keras_backend_is_refused(backend: str, monkeypatch: pytest.Monk
         tracer.wrap(keras.optimizers.SGD())
 
 
-@pytest.mark.parametrize("place", ["open", "requests", "open_apply", "close_apply", "close"])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_fault_of_the_tracer_never_stops_training(
-    place: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    optimizer = tracer.wrap(legacy.SGD(1.0))
-    weight = tf.Variable([0.0])
+@pytest.fixture(params=[False, True], ids=["eager", "function"])
+def trained(request: pytest.FixtureRequest) -> tuple[Any, Any, Callable[[], None]]:
+    """A traced optimizer that made a step, its weight, and what makes another."""
+    optimizer, weight = tracer.wrap(legacy.SGD(1.0)), tf.Variable([0.0])
 
     def step() -> None:
         optimizer.apply_gradients([(-tf.ones(1), weight)])
 
     step()
+    return optimizer, weight, tf.function(step, autograph=False) if request.param else step
+
+
+places = pytest.mark.parametrize(
+    "place", ["open", "requests", "open_apply", "close_apply", "close"]
+)
+
+
+@places
+def test_a_fault_of_the_tracer_never_stops_training(
+    place: str, trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer, weight, run = trained
 
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(recorder.Recorder, place, broken)
-    run = tf.function(step) if compiled else step
     with pytest.warns(RuntimeWarning, match="tracer: ZeroDivisionError: oops") as caught:
         run()
     run()
     assert len(caught) == 1
-    assert weight.numpy() == [3.0]
     monkeypatch.undo()
-    step()
+    optimizer.apply_gradients([(-tf.ones(1), weight)])
     trace = tracer.trace_of(optimizer)
-    assert not trace.complete
+    assert not trace.complete and trace.updates(step=1) == 1
     assert "ZeroDivisionError: oops; nothing is counted from step 2 on" in trace.notes[0]
-    assert trace.updates(step=1) == 1
     assert weight.numpy() == [4.0]
 
 
@@ -98,23 +106,16 @@ def test_an_exception_of_c_code_without_arguments_is_a_fault(
     assert not tracer.trace_of(optimizer).complete
 
 
-@pytest.mark.parametrize("place", ["open", "requests", "open_apply", "close_apply", "close"])
-@pytest.mark.parametrize("compiled", [False, True])
+@places
 def test_an_exception_that_interrupts_the_tracer_reaches_the_program(
-    place: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    place: str, trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the weights say was counted, but for the step that was interrupted."""
-    optimizer = tracer.wrap(legacy.SGD(1.0))
-    weight = tf.Variable([0.0])
-
-    def step() -> None:
-        optimizer.apply_gradients([(-tf.ones(1), weight)])
+    optimizer, weight, run = trained
 
     def handler(number: int, frame: object) -> None:
         raise TimeoutError
 
-    step()
-    run = tf.function(step, autograph=False) if compiled else step
     interrupt = lambda *args, **options: signal.raise_signal(signal.SIGINT)  # noqa: E731
     monkeypatch.setattr(recorder.Recorder, place, interrupt)
     before = signal.signal(signal.SIGINT, handler)
@@ -128,9 +129,8 @@ def test_an_exception_that_interrupts_the_tracer_reaches_the_program(
     for _ in range(3):
         run()
     trace = tracer.trace_of(optimizer)
-    assert not trace.complete
+    assert not trace.complete and trace.updates() == 4
     assert "TimeoutError interrupted the tracer" in trace.notes[0]
-    assert trace.updates() == 4
     assert weight.numpy() == [4.0 + interrupted]
 
 
