@@ -284,10 +284,24 @@ class Trace:
         for name in names:
             if name not in known:
                 raise unknown_name(f"key to split {what} by:", name, sorted(known))
+        data = self.data
+        paths = [data.lines_of(path) for path in range(len(data.paths))]
+        labels: dict[str, Sequence[object]] = {
+            "variable": [variable.name for variable in data.variables],
+            "optimizer": [optimizer.name for optimizer in data.optimizers],
+            "method": [method.name for method in data.methods],
+            "replica": [replica.id for replica in data.replicas],
+            "worker": [replica.worker for replica in data.replicas],
+            "caller": [" > ".join(line.label for line in path) or None for path in paths],
+        }
         counts: dict[tuple[Any, ...], int] = defaultdict(int)
         counted, selection = self._selected(what, filters)
         for key, number in counted.by([_KEYS.get(name, name) for name in names], selection).items():
-            counts[tuple(self._named(*each) for each in zip(names, key, strict=True))] += number
+            named = (
+                labels[name][value] if name in labels and value is not None else value
+                for name, value in zip(names, key, strict=True)
+            )
+            counts[tuple(named)] += number
         return dict(counts)
 
     def per_step(
@@ -335,20 +349,6 @@ class Trace:
     def _total(self, what: What, **filters: object) -> int:
         counts, selection = self._selected(what, filters)
         return counts.total(selection)
-
-    def _named(self, name: str, value: Any) -> object:
-        """The value of a key of `count`, for an index or a value of the records."""
-        data = self.data
-        match name:
-            case "replica":
-                return data.replicas[value].id
-            case "worker":
-                return data.replicas[value].worker
-            case "caller":
-                return " > ".join(line.label for line in data.lines_of(value)) or None
-            case "variable" | "optimizer" | "method" if value is not None:
-                return getattr(data, f"{name}s")[value].name
-        return value
 
 
 _KEYS = {"worker": "replica", "caller": "path"}
