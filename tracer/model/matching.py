@@ -27,6 +27,8 @@ class Root(NamedTuple):
     record: Optimizer
     variables: dict[int, Variable]
     """Its variables, and those of its models, by index; numbered among those of its own."""
+    gets: frozenset[Variable]
+    """Those of them that it gets."""
     finished: bool
     """False if its line may have made more optimizers after the trace was written."""
 
@@ -39,10 +41,12 @@ def match(
     Returns, for each trace, the identity of each optimizer and of each variable; and groups of
     optimizers that may be the same on different workers, and are kept apart.
     """
+    every = [*_roots(traces)]
+    unknown = {root.record.class_name for root in every if not root.record.made}
     families: dict[Hashable, list[Root]] = defaultdict(list)
-    for root in _roots(traces):
-        file_and_line = re.split(r"[\\/]", root.record.made)[-1]  # folders may differ
-        families[root.record.class_name, file_and_line].append(root)
+    for root in every:
+        name, line = root.record.class_name, re.split(r"[\\/]", root.record.made)[-1]
+        families[name, "" if name in unknown else line].append(root)  # folders may differ
     same: dict[Hashable, list[Root]] = defaultdict(list)
     doubts = []
     for family, roots in families.items():
@@ -69,17 +73,19 @@ def match(
 def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
     numbered = cache(_numbered)  # the same on most workers
     for trace, data in enumerate(traces):
-        used: dict[int, set[int]] = defaultdict(set)
+        gets: dict[int, set[int]] = defaultdict(set)
+        others: dict[int, set[int]] = defaultdict(set)
         for block in chain(data.blocks, data.calls):
-            used[block.root].update(*(entry.variables for entry in block.entries))
+            gets[block.root].update(*(entry.variables for entry in block.entries))
         for row in data.not_updated:
-            used[row.root].update(row.variables)
+            others[row.root].update(row.variables)
         outermost = [index for index, each in enumerate(data.optimizers) if each.root == index]
+        if len(outermost) == 1:  # also those of which other ranks hold all elements
+            gets[outermost[0]] |= {*range(len(data.variables))} - others[outermost[0]]
         for index in outermost:
-            # Of a single optimizer are also those of which other ranks hold all elements.
-            own = range(len(data.variables)) if len(outermost) == 1 else sorted(used[index])
-            variables = numbered(data.variables, tuple(own))
-            yield Root(trace, index, data.optimizers[index], variables, data.finished)
+            variables = numbered(data.variables, tuple(sorted(gets[index] | others[index])))
+            own = frozenset(variables[variable] for variable in gets[index])
+            yield Root(trace, index, data.optimizers[index], variables, own, data.finished)
 
 
 def _numbered(variables: Sequence[Variable], used: Sequence[int]) -> dict[int, Variable]:
@@ -101,7 +107,7 @@ def _is_certain(family: Sequence[Root]) -> bool:
     if any(root.finished and root.record.made_as[1] < most for root in family):
         return False
     for roots in numbers.values():
-        first, *others = [{*root.variables.values()} for root in roots if root.variables] or [set()]
+        first, *others = [root.gets for root in roots if root.gets] or [frozenset()]
         if len({root.trace for root in roots}) < len(roots) or any(map(first.isdisjoint, others)):
             return False
     return True
