@@ -88,6 +88,43 @@ def test_a_step_method_that_is_a_function(kind: str, compiled: bool) -> None:
     assert trace.updates() == sum(read(each)[0].dense for each in variables.values()) == 9
 
 
+@pytest.mark.parametrize("kind", ["legacy", "keras2"])
+@both
+def test_an_apply_method_that_steps_another_optimizer(kind: str, compiled: bool) -> None:
+    """With AutoGraph, which then makes the calls: one update of each variable, and no note."""
+    base: Any = ODOMETERS[kind]
+    name = DENSE_METHOD[kind]
+
+    class Outer(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = base()
+
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            for gradient, variable in grads_and_vars:
+                getattr(self, name)(gradient, variable)
+
+    def apply(self: Any, gradient: Any, variable: Any) -> None:
+        self.inner.apply_gradients([(gradient, variable)])
+
+    setattr(Outer, name, apply)
+    optimizer = tracer.wrap(Outer())
+    variables = make_variables(kind)
+    pairs = gradients(variables)[1:]  # without the sparse one
+    optimizer.inner.apply_gradients(pairs)  # makes its own variables
+
+    def step() -> None:
+        optimizer.apply_gradients(pairs)
+
+    run_step = tf.function(step) if compiled else step
+    for _ in range(3):
+        run_step()
+    trace = tracer.trace_of(optimizer)
+    assert (trace.complete, trace.updates()) == (True, 4 * len(pairs)), trace.notes
+    assert sum(read(each)[0].dense for each in variables.values()) == trace.updates()
+    assert trace.executions(name) == (1 + 2 * 3) * len(pairs)
+
+
 @kinds
 @both
 def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -> None:
