@@ -226,7 +226,7 @@ def never_reached(summary: Summary) -> list[str]:
 
 def sentences_on(summary: Summary) -> list[str]:
     """The sentences on an optimizer, the numbers first."""
-    numbers = "; ".join([*_iterations(summary), *_passes(summary), *_rates(summary)])
+    numbers = "; ".join([*_own_counts(summary), *_rates(summary)])
     first = [f"{numbers[:1].upper()}{numbers[1:]}."] if numbers else []
     return [*map(shown, [*first, *_of_variables(summary)])]
 
@@ -251,21 +251,17 @@ def no_steps(summary: Summary) -> str:
     return f"{name}{f' ({root.made})' if root.made else ''}: 0 steps{''.join(whys[:1])}."
 
 
-def _iterations(summary: Summary) -> Iterator[str]:
-    """The optimizer's own count of steps, unless it is the number of steps or of updating ones."""
+def _own_counts(summary: Summary) -> Iterator[str]:
+    """The optimizer's own count of steps, and the backward passes, where they are not the steps."""
     counted = {*summary.steps_on.values(), summary.steps}
-    if not summary.step_unknown(updates):
+    if not summary.step_unknown(updates):  # or of the steps that updated something
         counted |= {steps - summary.idle_on[on] for on, steps in summary.steps_on.items()}
     for own in dict.fromkeys(own for _, own in summary.evidence(Iterations)):
         if summary.trace.complete and (own.begin or own.end not in counted):
             yield f"iterations {own.begin:,} -> {own.end:,}"
-
-
-def _passes(summary: Summary) -> Iterator[str]:
-    """The backward passes that the steps used, unless there were as many steps."""
-    for own in dict.fromkeys(own for _, own in summary.evidence(BackwardPasses)):
-        if own.passes != summary.steps:
-            yield f"{own.passes:,} backward {plural(own.passes, 'pass', 'passes')}"
+    for used in dict.fromkeys(used for _, used in summary.evidence(BackwardPasses)):
+        if used.passes != summary.steps:
+            yield f"{used.passes:,} backward {plural(used.passes, 'pass', 'passes')}"
 
 
 # Its learning rates and weight decays.

@@ -4,6 +4,7 @@
 for no framework. A new backend adds one entry to `DIALECTS`.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -269,14 +270,8 @@ class KindWords:
     """How an apply method assigns to its variable."""
 
 
-class _WordsOfKinds(dict[str, KindWords]):
-    """The terms of each kind; for an unknown kind in a trace file, general terms."""
-
-    def __missing__(self, kind: str) -> KindWords:
-        return KindWords("", "an optimizer", "its base class calls", "its base class")
-
-
-KIND_WORDS: Mapping[str, KindWords] = _WordsOfKinds(
+KIND_WORDS: Mapping[str, KindWords] = defaultdict(
+    lambda: KindWords("", "an optimizer", "its base class calls", "its base class"),
     {
         "legacy": KindWords(
             "{keras2} legacy",
@@ -303,5 +298,6 @@ KIND_WORDS: Mapping[str, KindWords] = _WordsOfKinds(
             "`return var.assign_sub(...)`",
         ),
         TORCH: KindWords("torch.optim"),
-    }
+    },
 )
+"""The terms of each kind; for an unknown kind in a trace file, general terms."""

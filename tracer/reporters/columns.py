@@ -216,9 +216,21 @@ def sections(
 
 
 def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
-    """One table of an optimizer."""
+    """One table of an optimizer, with headers in its words."""
+    copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
+    words = {
+        "variable": summary.dialect.variable,
+        "program": summary.dialect.program,
+        "replica": copy,
+        "per_step": f"per\nstep and\n{copy}" if several else "per step",
+        "on_all": f",\nall {copy}s" if several else "",
+    }
+    columns = [
+        Column(each.header.format_map(words), each.name or each.header, each.left)
+        for each in COLUMNS[by]
+    ]
     rows, below = _TABLES[by](summary)
-    return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
+    return Table(by, columns, [row for row in rows if part.has(by, row)], below)
 
 
 def drawn(table: Table, width: int, most: int, more: str = "") -> list[Text]:
@@ -230,23 +242,6 @@ def drawn(table: Table, width: int, most: int, more: str = "") -> list[Text]:
     ]
     remarks = [*all_true((left, f"... and {left}{more}")), *table.below]
     return tabulated(columns, lines, width, remarks)
-
-
-def _columns(by: By, summary: Summary) -> list[Column]:
-    """The columns of a table, with headers in the words of the optimizer."""
-    dialect, copy = summary.dialect, replica_noun(summary.trace)
-    several = len(summary.replicas) > 1
-    words = {
-        "variable": dialect.variable,
-        "program": dialect.program,
-        "replica": copy,
-        "per_step": f"per\nstep and\n{copy}" if several else "per step",
-        "on_all": f",\nall {copy}s" if several else "",
-    }
-    return [
-        Column(each.header.format_map(words), each.name or each.header, each.left)
-        for each in COLUMNS[by]
-    ]
 
 
 _Made = tuple[list[Row], list[str]]
