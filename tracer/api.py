@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_DEFECT = "override-unreached"
-"""The code of the finding of which `wrap` warns, as nothing else can work."""
 
 
 collectors.shared = COLLECTORS
@@ -76,7 +74,8 @@ def _defects(recorder: "Recorder") -> str:
         if any(isinstance(own, OverrideUnreached) for own in found):
             from tracer.findings.rule import findings
 
-            defects = (e for e in findings(recorder.reader.trace()) if e.code == _DEFECT)
+            every = findings(recorder.reader.trace())
+            defects = (each for each in every if each.code == "override-unreached")
             return " ".join(f"{defect.text} {defect.advice}" for defect in defects)
     return ""
 

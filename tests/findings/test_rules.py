@@ -759,11 +759,6 @@ def test_one_is_singular() -> None:
     assert texts == [
         "4 functions (train_0, train_1, train_2 and 1 more): 4 of their 4 graphs never ran."
     ]
-    one_row = trace(
-        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1
-    )
-    (finding,) = one_row.findings()
-    assert finding.text.endswith("writes all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
     assert "): 1 step, " in render(once)
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))

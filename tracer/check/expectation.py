@@ -119,14 +119,13 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
     """The entries of the trace that count; none for a method that was never called."""
-    methods = kinds = None
-    if expected.method is not None:
-        named = (i for i, method in enumerate(trace.methods) if method.name == expected.method)
-        methods = frozenset(named)
-    if expected.kind is not None:
-        kinds = frozenset({expected.kind})
-    roles = ROLES.get(expected.what)
-    return Selection(roles=roles, kinds=kinds, methods=methods, variables=expected.rows)
+    named = (i for i, method in enumerate(trace.methods) if method.name == expected.method)
+    return Selection(
+        roles=ROLES.get(expected.what),
+        kinds=None if expected.kind is None else frozenset({expected.kind}),
+        methods=None if expected.method is None else frozenset(named),
+        variables=expected.rows,
+    )
 
 
 def _in_steps(summaries: Sequence[Summary], measure: Selection, total: int) -> str:

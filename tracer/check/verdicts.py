@@ -148,8 +148,9 @@ def check(
     if not trace.complete:
         notes = "\n".join(map(shown, trace.notes))
         verdicts.append(Verdict("the trace is complete", notes or "it is not"))
-    unfinished = "the run went on, or was killed, after it was written"
-    ends = [*([] if trace.finished else [unfinished]), *endings(trace)]
+    ends = endings(trace)
+    if not trace.finished:
+        ends = ["the run went on, or was killed, after it was written", *ends]
     if ends and not allow_unfinished:
         verdicts.append(Verdict("the program ended well", "\n".join(ends)))
     return verdicts

@@ -415,10 +415,10 @@ _OTHERS = {
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     for _, lost in summary.evidence(GradientsLeft):
-        where = f" ({lost.line})" if lost.line else ""
         yield Case(
-            f"The gradients of {lost.passes:,} of {lost.of:,} backward passes{where} were cleared "
-            f"or left, and no step{of_optimizer(summary)} used them.",
+            f"The gradients of {lost.passes:,} of {lost.of:,} backward passes"
+            f"{f' ({lost.line})' if lost.line else ''} were cleared or left, and no "
+            f"step{of_optimizer(summary)} used them.",
             "To accumulate them, call zero_grad once for each step, after it, and not in each "
             "pass. Otherwise these passes are wasted."
             if lost.every == 1
@@ -428,8 +428,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
     every = accumulated_steps(summary.optimizers)
     if every < 2 or skipper(summary.optimizers) or summary.step_unknown(updates):
         return
-    replica = summary.replicas[0]
-    steps = summary.steps_on[replica]
+    replica, steps = summary.replicas[0], summary.steps_on[summary.replicas[0]]
     parts = summary.timeline(updates, replica=replica).parts()
     last = max((part.last for part, (made,) in parts if made), default=0)
     left = steps - last
@@ -544,8 +543,8 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
         for rows in _by_function(summary)
         for each in rows
     ]
-    is_usual = summary.dialect.traces_twice
-    idle = [each for each in traced if each.idle and not (is_usual and is_first_only(each))]
+    twice = summary.dialect.traces_twice
+    idle = [each for each in traced if each.idle and not (twice and is_first_only(each))]
     functions = list(dict.fromkeys(each.function for each in idle))
     for names in [functions] if len(functions) > MAX_NAMES else [[each] for each in functions]:
         never_ran = [each for each in idle if each.function in names]

@@ -264,10 +264,10 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
-        if total[most] == total[least] or not pattern.steps_known:
+        # An empty shard needs no update.
+        is_due = total[least] or pattern.total(missing, least) or not summary.is_sharded(pattern)
+        if total[most] == total[least] or not (pattern.steps_known and is_due):
             continue
-        if summary.is_sharded(pattern) and not (total[least] or pattern.total(missing, least)):
-            continue  # an empty shard needs no update
         both = min(steps[most], steps[least])
         parts = pattern.timeline(updates.on([most]), updates.on([least])).parts()
         differ = [(at.first, *made) for at, made in parts if len({*made}) > 1 and at.first <= both]
@@ -513,20 +513,18 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     ),
 )
 def densified(summary: Summary) -> Iterator[Case]:
-    every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
+    dense_requests = counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [key for key in settings if any(own.settings.get(key) for own in summary.optimizers)]
     by = f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
     for pattern in summary.asked:
         came_sparse = pattern.total(requests) > pattern.total(dense_requests) == 0
         if came_sparse and pattern.total(dense) and not pattern.total(sparse):
-            for index in pattern.variables:
-                rows = some(next(iter(every[index].shape), 1) or 0, "row")
-                yield Case(
-                    "{which}: the gradient was sparse when it reached apply_gradients and dense "
-                    f"when it was applied{by}: each update writes all {rows}.",
-                    variables=(index,),
-                )
+            yield Case(
+                "{which}: the gradient was sparse when it reached apply_gradients and dense "
+                f"when it was applied{by}: each update writes all rows.",
+                variables=pattern.variables,
+            )
 
 
 def _one_copy(summary: Summary) -> bool:

@@ -149,8 +149,8 @@ def assert_executions(
     ...     for _ in range(10):
     ...         run()
     """
-    limits = count, at_least, at_most
-    return Assertion(optimizer, _of_method("executions", method, limits, variable, per_step))
+    check = _of_method("executions", method, (count, at_least, at_most), variable, per_step)
+    return Assertion(optimizer, check)
 
 
 def assert_calls(

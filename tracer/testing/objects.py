@@ -112,12 +112,11 @@ def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple
     as a name that the trace does not hold may be misspelled.
     """
     known = [variable.name for variable in trace.variables]
-    unknown = [each for each in targets if each.index is None and trace.complete]
     others = [each for i, each in enumerate(trace.variables) if i not in indices(targets)]
     shapes = {leaf.name: leaf.shape for leaf in leaves_of(given)}
     if trace.complete and not targets:
         return "there is no variable", ""
-    for target in unknown:
+    for target in (each for each in targets if each.index is None and trace.complete):
         alike = [variable.name for variable in others if variable.shape == shapes.get(target.name)]
         if is_loose_tensor(target.given):
             return "this tensor is not a parameter: give the parameter itself, not a copy", ""
