@@ -121,7 +121,8 @@ class ModelMonitor(Collector):
         around = {id(each): each for each in _values_around()}
         watched = {id(self._identify(each)) for each in _watched_in(around.values())}
         trained, partly, used = list[Any](), list[Any](), list[Any]()
-        classes = tuple(_layer_classes())
+        homes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
+        classes = tuple(each for each in homes if isinstance(each, type))
         models: list[Any] = [each for each in around.values() if isinstance(each, classes)]
         for model in (each for each in models if _is_plain(type(each))):
             with suppress_faults():  # not built yet, or computes its attributes
@@ -278,8 +279,3 @@ def weights_of(given: Any) -> list[Any]:
     layers = given._flatten_layers() if hasattr(given, "_flatten_layers") else ()
     every = [*given.trainable_variables, *(own for layer in layers for own in _weights_of(layer))]
     return list({id(each): each for each in every}.values())
-
-
-def _layer_classes() -> list[type]:
-    classes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
-    return [each for each in classes if isinstance(each, type)]

@@ -134,8 +134,6 @@ class Throttle:
     """Calls without a rest, so that findings on a short run do not depend on its speed."""
     rest = 1000
     """The rest after a call, as a multiple of the processor time that the call took."""
-    shortest_rest = 0.05
-    """Seconds: the first call after a while, with cold caches, takes ten times as long."""
 
     def __init__(self) -> None:
         self._times = 0
@@ -148,5 +146,4 @@ class Throttle:
         do()
         self._times += 1
         if self._times >= self.at_once:
-            rest = self.rest * (time.thread_time() - begin)
-            self.due = time.perf_counter() + max(self.shortest_rest, rest)
+            self.due = time.perf_counter() + self.rest * (time.thread_time() - begin)

@@ -80,16 +80,13 @@ class EffectLogs:
     """The observations that Python made in steps; callers hold the lock of the counters."""
 
     def __init__(self) -> None:
-        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
+        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(lambda: defaultdict(HostLog))
 
     def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
         """Log the observations of one step."""
         logs = self._logs[replica]
         for source in found:
-            log = logs.get(source)
-            if log is None:
-                log = logs[source] = HostLog()
-            log.add(stamp)
+            logs[source].add(stamp)
 
     def read(self, replica: int, last: int) -> dict[Source, Reading]:
         """The observations on a replica in the steps up to `last`."""
@@ -136,7 +133,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.lock = locks.new_lock("counters")
-        self.logs: dict[CountedBlock, HostLog] = {}
+        self.logs: dict[CountedBlock, HostLog] = defaultdict(HostLog)
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `EffectLogs`); None until somebody
         wants effects."""
@@ -164,10 +161,7 @@ class Counters:
     def log(self, block: CountedBlock, stamp: int) -> None:
         """Count one execution of a block in Python."""
         with self.lock:
-            log = self.logs.get(block)
-            if log is None:
-                log = self.logs[block] = HostLog()
-            log.add(stamp)
+            self.logs[block].add(stamp)
 
     def moved(self, optimizer: object) -> int | None:
         """How far the steps moved an optimizer's own count of steps; None if they do not report it.

@@ -4,13 +4,9 @@ Each replacement is put in and taken out by its `Patch`; nothing else assigns to
 program or of a framework.
 """
 
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Literal
 from weakref import ref
-
-import wrapt
 
 Until = Literal["recorded", "traced", "gone", "exit"]
 """Until nothing is recorded, or no optimizer of the framework is traced; until its object is gone,
@@ -57,11 +53,3 @@ class Patch:
 
     def _forget(self, _: object) -> None:
         patches.pop(self, None)
-
-
-def when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `home`: now if it is imported, else once it is."""
-    if home in sys.modules:
-        then(sys.modules[home])
-    else:
-        wrapt.register_post_import_hook(then, home)

@@ -132,19 +132,17 @@ def since(now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]
                 key = graph.function, OTHERS, graph.replica
             known, after = sums.get(key), max(0, graph.after - past.get(graph.replica, 0))
             graph = replace(graph, signature=key[1], after=after)
-            sums[key] = graph if known is None else _added(known, graph)
+            if known is not None:
+                graph = replace(
+                    known,
+                    tracings=known.tracings + graph.tracings,
+                    idle=known.idle + graph.idle,
+                    steps=known.steps + graph.steps,
+                    after=min(known.after, graph.after),
+                    failed=known.failed + graph.failed,
+                )
+            sums[key] = graph
     return [*sums.values()]
-
-
-def _added(one: Graph, other: Graph) -> Graph:
-    return replace(
-        one,
-        tracings=one.tracings + other.tracings,
-        idle=one.idle + other.idle,
-        steps=one.steps + other.steps,
-        after=min(one.after, other.after),
-        failed=one.failed + other.failed,
-    )
 
 
 def _changes(old: Arguments, new: Arguments) -> str:

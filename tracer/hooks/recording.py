@@ -11,9 +11,10 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from weakref import ref
 
+import wrapt
+
 from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
 from tracer.core.optimizers import forget_numbers
-from tracer.core.patches import when_imported
 from tracer.core.recorder import Recorder
 from tracer.core.registry import PROGRAM, Holder, recorder_of
 from tracer.core.snapshot import THE_BEGINNING, ran_in
@@ -243,7 +244,7 @@ def _made(optimizer: object, *, making: bool = False) -> None:
 def _watch_imports() -> None:
     """Have a backend listen as soon as its package is imported."""
     for home in filter(None, FINDERS.values()):
-        when_imported(home, lambda _: _listen() if _active or _always else None)
+        wrapt.register_post_import_hook(lambda _: _listen() if _active or _always else None, home)
 
 
 def _listen() -> None:

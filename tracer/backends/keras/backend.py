@@ -12,6 +12,8 @@ from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any
 
+import wrapt
+
 from tracer.backends.keras.importlib_bootstrap import (
     NotedCall,
     TracedApply,
@@ -25,7 +27,6 @@ from tracer.core.backend import Backend, own_attributes
 from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.optimizers import Binding
-from tracer.core.patches import when_imported
 from tracer.core.registry import (
     bindings,
     is_traced,
@@ -171,7 +172,7 @@ _living = Living(_made)
 def _watch(living: Living, classes: tuple[tuple[str, str], ...]) -> None:
     """Watch the classes that are imported, and others once they are imported."""
     for home, name in classes:
-        when_imported(home, partial(_watch_class, living, name))
+        wrapt.register_post_import_hook(partial(_watch_class, living, name), home)
 
 
 def _watch_class(living: Living, name: str, module: ModuleType) -> None:
