@@ -1,6 +1,5 @@
 """The findings on traces made by hand: what is said, and what must hold of every trace."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +40,6 @@ from tracer.model.records import (
 )
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.reporters import formats
 from tracer.reporters.columns import part_of
 from tracer.reporters.text import render
 
@@ -464,11 +462,7 @@ def test_golden_sentences() -> None:
     for name, make in CASES.items():
         lines.append(f"{name}\n")
         for each in make().findings():
-            at = "".join(
-                f" {field} {number}"
-                for field in ("step", "replica")
-                if (number := getattr(each, field)) is not None
-            )
+            at = "" if each.step is None else f" step {each.step}"
             lines.append(f"  {each.severity}[{each.code}]{at}: {each.text}\n    {each.advice}\n")
     assert_golden("findings/cases.txt", "".join(lines))
 
@@ -766,13 +760,3 @@ def test_one_is_singular() -> None:
     assert repr(alone) == "<Trace of 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds 1 step"):
         part_of(alone, step=range(2, 3))
-
-
-def test_a_finding_names_the_worker_of_its_replica() -> None:
-    trace = traces.uneven_replicas()
-    found = [(finding.worker, finding.replica) for finding in trace.findings()]
-    assert found == [("worker:0", 0), ("worker:1", 0)]
-    assert [each["worker"] for each in json.loads(formats.as_json(trace))["findings"]] == [
-        "worker:0",
-        "worker:1",
-    ]

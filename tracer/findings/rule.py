@@ -38,8 +38,6 @@ class Case(Struct, frozen=True):
     variables: tuple[int, ...] = ()
     """The indices of the variables in `{which}`; cases that differ only in these are one."""
     step: int | None = None
-    replica: int | None = None
-    """The index of the replica concerned, if only one is."""
     names: tuple[str, ...] = ()
     """The names of the variables concerned, if not those of `variables`."""
 
@@ -188,7 +186,6 @@ def _found(trace: Trace) -> dict[Finding, set[int]]:
     found: dict[Finding, set[int]] = {}  # optimizers of one class share its findings
     for rule, summary in product(RULES, summaries_of(trace)):
         for case in rule.cases(summary):
-            replica = None if case.replica is None else trace.replicas[case.replica]
             finding = Finding(
                 rule.code,
                 case.severity or rule.severity,
@@ -197,8 +194,6 @@ def _found(trace: Trace) -> dict[Finding, set[int]]:
                 shown(case.advice),
                 case.names,
                 case.step,
-                replica.id if replica else None,
-                replica.worker if replica else "",
             )
             found.setdefault(finding, set()).add(summary.root)
     return dict(sorted(found.items(), key=lambda each: SEVERITIES.index(each[0].severity)))

@@ -259,7 +259,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
             f"differ from step {low + 1:,} on.",
             severity="warning",
             step=low + 1,
-            replica=behind[0],
         )
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
@@ -278,7 +277,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
                 f"{times(total[most])} and {times(total[least])}).",
                 variables=pattern.variables,
                 step=step,
-                replica=least,
             )
 
 

@@ -148,9 +148,11 @@ def of_this_process(data: TraceData) -> TraceData:
     names = tuple(dict.fromkeys(replica.worker for replica in data.replicas if replica.worker))
     if worker and not names:  # unknown to frameworks
         names = (worker,)
-        replicas = tuple(replace(replica, worker=worker) for replica in data.replicas)
-        environment = {**data.environment, "cluster": cluster}
-        data = replace(data, replicas=replicas, environment=environment)
+        data = replace(
+            data,
+            replicas=tuple(replace(replica, worker=worker) for replica in data.replicas),
+            environment={**data.environment, "cluster": cluster},
+        )
     return replace(data, launch=launch, processes=names)
 
 

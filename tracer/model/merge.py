@@ -90,9 +90,8 @@ def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
     notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
     for roots in doubts:
         items = [f"{root.record.name} ({_named(parts[root.trace])})" for root in roots]
-        names = listed(items, _MAX_NAMES)
-        text = f"{names}: it is unknown which are the same optimizer, so they are kept apart"
-        notes.append(Note(text))
+        why = "it is unknown which are the same optimizer, so they are kept apart"
+        notes.append(Note(f"{listed(items, _MAX_NAMES)}: {why}"))
     notes += _not_one_whole_run(parts)
     return replace(whole, notes=tuple(dict.fromkeys(notes)))
 

@@ -339,10 +339,6 @@ class Finding(msgspec.Struct, frozen=True):
     """The names of all variables concerned."""
     step: int | None = None
     """The first step concerned, from 1."""
-    replica: int | None = None
-    """The id of the replica concerned, if only one is."""
-    worker: str = ""
-    """The worker of this replica: `rank:1`; empty for a local run."""
 
 
 class Program(msgspec.Struct, frozen=True):
