@@ -227,26 +227,24 @@ class Autosave:
         try:
             with self._reading:
                 trace = self._snapshot()
-            if trace is not None:
-                self._written = self._saved(trace, finished)
-            if before and self._written not in (None, before):
+            if trace is None:
+                return
+            path = self._place(trace)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if tracefile.is_other(path):
+                raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
+            if (other := tracefile.launch_of(path)) and other.saved and launches.is_running(other):
+                path = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
+            launch = trace.data.launch and replace(trace.data.launch, saved=time.time())
+            programs = tuple(replace(each, finished=finished) for each in trace.data.programs)
+            tracefile.save(
+                replace(trace.data, finished=finished, programs=programs, launch=launch), path
+            )
+            self._written = path
+            if before and before != path:
                 before.unlink(missing_ok=True)  # then it was not known yet that there are several
         except Exception as error:  # no exception may reach the program
             self._warn(f"{type(error).__name__}: {error}")
-
-    def _saved(self, trace: Trace, finished: bool) -> Path:
-        path = self._place(trace)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if tracefile.is_other(path):
-            raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
-        if (other := tracefile.launch_of(path)) and other.saved and launches.is_running(other):
-            path = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
-        launch = trace.data.launch and replace(trace.data.launch, saved=time.time())
-        programs = tuple(replace(each, finished=finished) for each in trace.data.programs)
-        tracefile.save(
-            replace(trace.data, finished=finished, programs=programs, launch=launch), path
-        )
-        return path
 
     def _warn(self, reason: str) -> None:
         if not self._warned:

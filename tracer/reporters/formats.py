@@ -198,9 +198,7 @@ def as_csv(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
 
 def _csv_cell(value: Figure) -> Figure:
     """The value; a text that looks like a formula gets an apostrophe in front."""
-    if not isinstance(value, str):
-        return value
-    return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
+    return "'" * value.startswith(_FORMULA) + shown(value) if isinstance(value, str) else value
 
 
 # Markdown, for a pull request or a page.
