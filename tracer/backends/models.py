@@ -54,7 +54,11 @@ class ModelMonitor(Collector):
         self._values: dict[int, bytes] = {}
         """The first values of small variables that were trainable and not passed."""
         self._is_eager = True
-        self._is_from_config = _makes_from_config()
+        self._is_from_config = any(
+            each.f_code.co_name in _LOADS and str(each.f_globals.get("__name__")).startswith(_KERAS)
+            for each in frames_from(sys._getframe(1))
+        )
+        """Whether Keras loads or copies a compiled model, and makes its optimizer now."""
         self._no_step: set[Any] = set()
         """The values of `NoStep.why` for models that were trained without a step."""
 
@@ -234,14 +238,6 @@ def _has_run_batches() -> bool:
 
 _IN_FIT = {"end_step", "step"}
 """The variables of the loops in `fit` of Keras 3 and of tf_keras."""
-
-
-def _makes_from_config() -> bool:
-    """True while Keras loads or copies a compiled model, and makes and builds its optimizer."""
-    return any(
-        each.f_code.co_name in _LOADS and str(each.f_globals.get("__name__")).startswith(_KERAS)
-        for each in frames_from(sys._getframe(1))
-    )
 
 
 _LOADS = ("load_model", "compile_from_config")

@@ -244,8 +244,9 @@ class Optimizers:
         Only plain attributes are read.
         """
         own = object.__getattribute__(optimizer, "__dict__")
-        mixins = {base.__name__ for base in type(optimizer).__mro__}
-        delegating = "DelegatingTrackableMixin" in mixins
+        delegating = "DelegatingTrackableMixin" in [
+            base.__name__ for base in type(optimizer).__mro__
+        ]
         values: dict[str, Any] = {}
         for name in SETTINGS:
             values[name] = own.get(name, own.get(f"_{name}"))

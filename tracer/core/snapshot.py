@@ -289,10 +289,3 @@ def _notes_on(where: Surroundings) -> list[Note]:
         "counters are on the parameter servers: it is unknown which worker ran an update"
     )
     return [Note(text, "fact")]
-
-
-def ran_in(data: TraceData, known: frozenset[Note]) -> bool:
-    """Whether a trace has anything but facts, and notes that were `known` before."""
-    return not known >= {note for note in data.notes if note.kind != "fact"} or any(
-        block.total for block in (*data.blocks, *data.calls)
-    )

@@ -17,7 +17,7 @@ from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
 from tracer.core.optimizers import forget_numbers
 from tracer.core.recorder import Recorder
 from tracer.core.registry import PROGRAM, Holder, recorder_of
-from tracer.core.snapshot import THE_BEGINNING, ran_in
+from tracer.core.snapshot import THE_BEGINNING
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, kind_to_trace
@@ -70,8 +70,10 @@ class Recording(Holder):
             is_asked = recorder in self.asked
             counted = recorder.reader.data_since(since, empty=is_asked or since is None)
             if counted is not None:
-                known = THE_BEGINNING if since is None else since
-                is_used = is_asked or ran_in(counted[0], known.notes)
+                known = (THE_BEGINNING if since is None else since).notes
+                notes = {note for note in counted[0].notes if note.kind != "fact"}
+                ran = any(block.total for block in (*counted[0].blocks, *counted[0].calls))
+                is_used = is_asked or ran or bool(notes - known)
                 is_used = is_used or recorder.optimizers.stale.may_run()
                 own = (each for optimizer in counted[0].optimizers for each in optimizer.evidence)
                 if is_used or since is None or any(isinstance(each, Fitted) for each in own):
@@ -82,15 +84,13 @@ class Recording(Holder):
 
     def _notes(self, nothing: bool) -> list[Note]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""
-        notes = [
+        missed = [
             f"{name} was made in a way that the tracer does not see, and is not counted: wrap it "
             "yourself"
             for name in sorted(self._missed)
         ]
-        notes += self._unseen
-        if nothing:
-            notes += [backend.unused_note for backend in finders() if backend.unused_note]
-        return [*map(Note, dict.fromkeys(notes))]
+        unused = [each.unused_note for each in finders() if nothing and each.unused_note]
+        return [*map(Note, dict.fromkeys([*missed, *self._unseen, *unused]))]
 
     @property
     def used(self) -> bool:
@@ -99,8 +99,7 @@ class Recording(Holder):
 
     def take(self, optimizer: object, *, effects: bool = False) -> None:
         """Trace this optimizer, too; raises `tracer.UnsupportedOptimizer` if unsupported."""
-        effects |= self._effects
-        self.asked.add(wrapping.hold(optimizer, self, effects=effects))
+        self.asked.add(wrapping.hold(optimizer, self, effects=effects or self._effects))
 
     def attach(self, optimizer: Any, **options: Any) -> None:
         """Trace an optimizer that the program did not name; a failure is noted in the trace."""
