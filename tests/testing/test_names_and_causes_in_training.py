@@ -163,6 +163,7 @@ def test_the_variables_of_a_layer_count() -> None:
     with (
         tracer.assert_updates(dense=2, per_step=True, variable=hidden),
         tracer.assert_updates(dense=12, variable=model),
+        tracer.assert_updates(dense=4, variable=[hidden]),
         tracer.assert_executions("update_step", 4, variable=hidden),
         tracer.assert_calls("update_step", 2, variable=hidden),
         tracer.assert_calls("update_step", 6, variable=model),
