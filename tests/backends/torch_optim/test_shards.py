@@ -46,7 +46,9 @@ def test_a_parameter_is_known_as_a_whole(way: str, ran: dict[str, Ran]) -> None:
     for each in (trace, *alone(folder)):
         assert {own.name: own.shape for own in each.variables} == shapes
         assert {own.shards for own in each.variables} == {4}
-    _, found, tables_of = said(trace).partition("5 steps, 5 parameters, sharded up to 4 ways, 4 ranks")
+    _, found, tables_of = said(trace).partition(
+        "5 steps, 5 parameters, sharded up to 4 ways, 4 ranks"
+    )
     assert found
     assert "behind" not in tables_of and "gradient" not in tables_of
     assert "sharded up to 4 ways" in html.render(trace)

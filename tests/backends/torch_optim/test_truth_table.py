@@ -989,11 +989,14 @@ def test_a_parameter_that_only_an_inner_step_of_the_same_optimizer_updates(by: s
     assert by_step(trace) == moves.by_step and trace.complete
 
 
-@pytest.mark.parametrize("case", ["LBFGS", "fused", "fused, pre-hook", "began unseen", "inner"])
+@pytest.mark.parametrize(
+    "case", ["LBFGS", "fused", "fused, pre-hook", "began unseen", "inner", "by data, pre-hook"]
+)
 def test_a_hook_that_takes_away_gradients_which_no_version_shows(case: str) -> None:
     parameters, once_more = zeros(), [True, False]
     options = {"fused": True} if "fused" in case else {}
-    optimizer = (torch.optim.LBFGS if case == "LBFGS" else torch.optim.SGD)(parameters, **options)
+    cls = {"LBFGS": torch.optim.LBFGS, "by data, pre-hook": ByData}.get(case, torch.optim.SGD)
+    optimizer = cls(parameters, **options)
     optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
     with ExitStack() as blocks:
         recording: Any = None
