@@ -143,7 +143,7 @@ class Variables:
         """
         known = self._known(variable)
         if known is None:
-            row = self._row(variable)
+            row = self._row(variable if named is None else named)
             with self._lock:
                 known = self._known(variable)
                 if known is None:  # no other thread has added it meanwhile
