@@ -38,8 +38,8 @@ def with_value(run: RateRun | None, step: int, value: float) -> RateRun:
         return run
     low, high = min(run.value, value), max(run.value, value)
     before = (run.last, run.last if run.turn is None else run.turn)
-    outside = [turn for turn in before if not low <= turn <= high]
-    turn = max(outside, key=lambda turn: abs(turn - value), default=None)
+    turn = min(before) if min(before) < low else None
+    turn = max(before) if max(before) > high else turn  # a peak says more than a dip
     return replace(run, last=value, values=run.values + 1, turn=turn)
 
 
