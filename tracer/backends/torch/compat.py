@@ -112,9 +112,9 @@ def is_optimizer(given: object) -> bool:
 
 def is_plain(parameter: Tensor) -> bool:
     """True for a plain parameter with a plain dense gradient, or none."""
-    is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.is_leaf
-    has_plain = parameter.grad is None or parameter.grad.layout is DENSE
-    return is_plain and has_plain and bool(parameter.requires_grad)
+    is_plain = type(parameter) in (Parameter, Tensor) and parameter.is_leaf
+    has_dense = parameter.grad is None or parameter.grad.layout is DENSE
+    return is_plain and has_dense and bool(parameter.requires_grad)
 
 
 def is_loose_tensor(given: Any) -> bool:

@@ -240,8 +240,11 @@ class StepCounter:
         if call.asked is None and None in layouts and hooks:
             hides = self._is_fused or _is_lbfgs(optimizer) or not call.versions
             after = compat.versions_of(parameters)
-            none = [id(own) for own, layout in zip(parameters, layouts, strict=True) if not layout]
-            still = [own for own in none if after.get(own) == call.versions.get(own)]
+            still = [
+                own
+                for own, layout in zip(map(id, parameters), layouts, strict=True)
+                if layout is None and after.get(own) == call.versions.get(own)
+            ]
             if hides or (inner and not self._looks) or (self._is_custom and still):
                 self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
