@@ -32,7 +32,7 @@ from tracer.backends.tensorflow.functions import (
     written_by,
     written_so_far,
 )
-from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
+from tracer.backends.tensorflow.variables import canonical, own_handles, value_of
 from tracer.core import late_wrap
 from tracer.core.instances import instances
 from tracer.core.late_wrap import Late
@@ -215,8 +215,10 @@ def _session_graphs(late: Late, is_update: Callable[[Any], bool]) -> list[Any]:
         graphs = [
             each for each in instances([compat.Graph]) if not isinstance(each, compat.FuncGraph)
         ]
-    elif kind == "legacy" and iterations_of(late.optimizer) is None:
-        graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
+    elif kind == "legacy":
+        iterations = getattr(late.optimizer, "_iterations", None)
+        has_value = value_of(iterations, 1) is not None  # so it is in no graph of a Session
+        graph = None if has_value else getattr(canonical(iterations), "graph", None)
         graphs = [] if graph is None else [graph]
     return [
         graph

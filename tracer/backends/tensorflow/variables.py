@@ -125,12 +125,6 @@ def handle_of(variable: object) -> tf.Tensor:
 # The optimizer's own variables.
 
 
-def iterations_of(optimizer: object) -> int | None:
-    """The optimizer's iterations; None if there are none yet or they cannot be read now."""
-    count = value_of(getattr(optimizer, "_iterations", None), 1)
-    return None if count is None else int(count)
-
-
 def value_of(variable: object, most: int) -> Any:
     """The value of a variable of 1 to `most` elements; None for others, or if unreadable now."""
     whole = canonical(variable)
