@@ -92,7 +92,7 @@ def near_file(path: Path) -> str:
     """`: did you mean train.py?` if the folder has a file with a similar name; else empty."""
     with suppress(OSError):
         names = [each.name for each in path.parent.iterdir()]
-        for name in difflib.get_close_matches(path.name, names, n=1):
+        for name in difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
             return f": did you mean {path.with_name(name)}?"
     return ""
 

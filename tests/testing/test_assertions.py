@@ -94,6 +94,7 @@ FAILURES: dict[str, tuple[Check, Callable[[], Trace]]] = {
         expect_updates(dense=4, sparse=0, per_step=True),
         traces.embedding_on_two_replicas,
     ),
+    "of_all_replicas": (expect_updates(dense=4), traces.embedding_on_two_replicas),
     "uneven_workers": (expect_updates(dense=2, per_step=True), traces.uneven_replicas),
     "meant_per_step": (expect_updates(dense=2), traces.eager),
     "what_a_mock_counts": (expect_updates(total=8), traces.accumulation),

@@ -14,7 +14,7 @@ from tracer.findings.rule import findings_on
 from tracer.kinds import KINDS
 from tracer.layout import paragraph, shown
 from tracer.model.counts import ROLES, Selection
-from tracer.model.phrases import steps_label
+from tracer.model.phrases import replica_noun, steps_label
 from tracer.model.records import Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
@@ -134,7 +134,9 @@ def _in_steps(summaries: Sequence[Summary], measure: Selection, total: int) -> s
         return ""
     timeline = summaries[0].timeline(measure)
     known = sum(count * number for (count,), number in timeline.spread.items()) == total
-    return f": {_spread(timeline, lambda count: count > 0)}" if known else ""
+    replicas = some(len(summaries[0].replicas), replica_noun(summaries[0].trace))
+    of_all = "" if replicas.startswith("1 ") else f", of {replicas} together"
+    return f": {_spread(timeline, lambda count: count > 0)}{of_all}" if known else ""
 
 
 def _wrong(summary: Summary, replica: int, measure: Selection, expected: Expectation) -> str:
@@ -230,6 +232,7 @@ def _rows(summary: Summary, expected: Expectation) -> Table:
         rows = []
     elif expected.high == 0:
         rows = [row for row in rows if row.values.get(expected.kind or expected.what, True)]
+    rows = sorted(rows, key=lambda row: not row.note)  # the odd ones first
     if len(rows) > _MAX_ROWS:
         rows = [row for row in rows if row.note] or rows
     return table._replace(rows=rows, below=())
@@ -256,6 +259,8 @@ def _text(
         lines += ["", *several, *(line.plain for line in drawn)] if drawn else []
         names = {row.values.get("variable") for row in table.rows}
         for finding in findings_on(trace, summary.root):
+            if finding.code == "graph-never-ran" and finding.severity == "info":
+                continue  # others ran, and gave the counts
             if {None} >= names or not finding.variables or not names.isdisjoint(finding.variables):
                 found.append(f"{finding.severity}[{finding.code}]: {finding.text} {finding.advice}")
     return "\n".join(lines + (_items("Findings:", dict.fromkeys(found)) if found else []))
