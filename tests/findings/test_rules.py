@@ -18,6 +18,7 @@ from tracer.findings.rule import RULES, SEVERITIES, Finding, at_least, rule_of
 from tracer.kinds import TORCH
 from tracer.model.evidence import (
     Evidence,
+    Failure,
     Fitted,
     GradientsAdded,
     GradientsLeft,
@@ -29,7 +30,6 @@ from tracer.model.evidence import (
 )
 from tracer.model.records import (
     Block,
-    Failure,
     Graph,
     Method,
     Note,
@@ -39,7 +39,7 @@ from tracer.model.records import (
     Setting,
 )
 from tracer.model.timeline import Run
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 from tracer.reporters.columns import part_of
 from tracer.reporters.text import render
 
@@ -317,8 +317,7 @@ def raised(
 ) -> Trace:
     """A step that raised, after others of two variables."""
     failure = Failure("apply_gradients", error, variable, after, function, last)
-    mine = optimizer(*([] if seen is None else [seen]), iterations=after)
-    failed = replace(mine, failures=(failure,))
+    failed = optimizer(*([] if seen is None else [seen]), failure, iterations=after)
     return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
 
 
@@ -508,9 +507,8 @@ def test_findings_are_worded_alike(name: str) -> None:
         assert each.text.endswith((".", "…"))
         assert "  " not in each.text + each.advice + each.why
         assert not re.search(r"\b1 (steps|variables|times)\b", each.text), each.text
-        never = {name for each in made.optimizers for name in each.never_passed}
-        never |= {of.variable for each in made.optimizers for of in each.failures}
-        assert set(each.variables) <= {variable.name for variable in made.variables} | never
+        failed = {own.variable for of in summaries_of(made) for _, own in of.evidence(Failure)}
+        assert set(each.variables) <= {variable.name for variable in made.variables} | failed
         assert each.step is None or 1 <= each.step <= max(made.steps, 1)
 
 

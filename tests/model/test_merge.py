@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from support.traces import called
 
 import tracer
-from tracer.model.evidence import GradientsAdded, StateRenewed
+from tracer.model.evidence import Failure, GradientsAdded, NeverPassed, StateRenewed
 from tracer.model.merge import combine
 from tracer.model.names import distinct
 from tracer.model.phrases import sentences_on, why_not
 from tracer.model.records import (
     Block,
     Entry,
-    Failure,
     Graph,
     Launch,
     Method,
@@ -179,10 +178,10 @@ FAILURE = Failure("apply", "ValueError: no", "a", 3)
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"failures": (FAILURE,)}, "apply-raised"),
+        ({"evidence": (FAILURE,)}, "apply-raised"),
         ({"not_updated": (NotUpdated(0, (0,), "frozen", 2),)}, "frozen-but-updated"),
         ({"not_updated": (NotUpdated(0, (2,), "not passed", 2),)}, "never-passed"),
-        ({"never_passed": ("c",)}, "never-passed"),
+        ({"evidence": (NeverPassed(("c",)),)}, "never-passed"),
     ],
 )
 def test_what_one_worker_saw_is_found(which: int, fields: dict[str, object], code: str) -> None:
@@ -370,8 +369,9 @@ LINES = ["", "a.py:1", "a.py:1 2", "a.py:2"]
 WHY: st.SearchStrategy[WhyNot] = st.sampled_from(["frozen", "not passed"])
 WHYS = st.none() | st.tuples(WHY, st.integers(0, 2))
 FACTS = {
-    "failures": st.sampled_from([(), (Failure("step", "ValueError: no", "w", 3),)]),
-    "evidence": st.sampled_from([(), (StateRenewed(7),), (GradientsAdded(3, 9),)]),
+    "evidence": st.sampled_from(
+        [(), (StateRenewed(7),), (GradientsAdded(3, 9),), (Failure("step", "no", "w", 3),)]
+    ),
     "iterations": st.none() | st.integers(0, 3),
 }
 

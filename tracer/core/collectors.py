@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from msgspec.structs import replace
-
 from tracer.core.calls import Step
 from tracer.core.interrupts import interrupt_in
 from tracer.model.evidence import Evidence
@@ -57,10 +55,9 @@ class Collector:
     def block_begins(self) -> None:
         """A baseline is taken: a later trace may count from here on."""
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Return the record of the optimizer with this index, with the evidence added."""
-        evidence = tuple(self.evidence() if index == record.root else ())
-        return replace(record, evidence=(*record.evidence, *evidence)) if evidence else record
+    def evidence_on(self, index: int, record: Optimizer) -> Iterable[Evidence]:
+        """Return evidence on the optimizer with this index; its `record` has no evidence of it."""
+        return self.evidence() if index == record.root else ()
 
     def evidence(self) -> Iterable[Evidence]:
         """Return evidence on the root optimizer."""
@@ -101,16 +98,6 @@ class Collectors:
         for collector in self._all:
             try:
                 found += getattr(collector, callback)(*given) or ()
-            except Exception as error:
-                self._drop(collector, error)
-        return found
-
-    def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
-        """Return the records of the optimizers, with the evidence added."""
-        found = tuple(records)
-        for collector in self._all:
-            try:
-                found = tuple(collector.snapshot(*numbered) for numbered in enumerate(found))
             except Exception as error:
                 self._drop(collector, error)
         return found

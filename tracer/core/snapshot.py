@@ -170,8 +170,12 @@ class Reader:
         objects = self._root.variables.objects[: len(variables)]
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
         past = max((each.past for each in baseline.counts.values()), default=0)
-        records = self._root.collectors.snapshot(known)
-        rates = self._root.collectors.call("rates")
+        call = self._root.collectors.call
+        records = tuple(
+            replace(record, evidence=(*record.evidence, *call("evidence_on", index, record)))
+            for index, record in enumerate(known)
+        )
+        rates = call("rates")
         not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(blocks, unknown, names, baseline)
         last = max((each.steps for each in now.counts.values()), default=0)

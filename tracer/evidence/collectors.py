@@ -25,12 +25,13 @@ from tracer.hooks.family import ships
 from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, OptimizerKind
 from tracer.model.evidence import (
     Evidence,
+    Failure,
     LossNotScaled,
     OverrideUnreached,
     OwnDense,
     SparseMissing,
 )
-from tracer.model.records import Failure, Optimizer
+from tracer.model.records import Optimizer
 
 # Classes that cannot work, and loss scales of a loss that was never multiplied.
 
@@ -54,8 +55,8 @@ class Classes(Collector):
             if module not in (*FRAMEWORKS, "tracer"):
                 self.by_hand |= not _SCALES.isdisjoint(names_in(frame.f_code))
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the evidence on the class, and on a loss that was never scaled."""
+    def evidence_on(self, index: int, record: Optimizer) -> Sequence[Evidence]:
+        """The evidence on the class, and on a loss that was never scaled."""
         traced, stepping = self.root.optimizers.all[index], self.root.optimizers.stepping
         found, scale = evidence_on(traced.cls, traced.kind), LossNotScaled("scale_loss", "apply")
         is_divided = "LossScale" in record.class_name
@@ -65,7 +66,7 @@ class Classes(Collector):
             is_divided &= scale.divided in traced.called
         is_missing = scale.missing not in traced.called and not self.by_hand
         scales = [scale] if is_divided and is_missing and index in stepping else []
-        return replace(record, evidence=(*found, *scales, *record.evidence))
+        return (*found, *scales)
 
 
 def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
@@ -152,13 +153,10 @@ class Failures(Collector):
             kind = Failure(method, in_one_line(error), variable, 0, function)
             self._begun.setdefault(kind, (own - 1, begun))
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the failures to the record of a root optimizer."""
-        if index != record.root:
-            return record
+    def evidence(self) -> Iterator[Failure]:
+        """The failures so far."""
         steps, found = self.root.blocks.counters.steps(), list(self._begun.items())
-        failures = (replace(kind, after=own, last=steps <= begun) for kind, (own, begun) in found)
-        return replace(record, failures=tuple(failures))
+        return (replace(kind, after=own, last=steps <= begun) for kind, (own, begun) in found)
 
 
 COLLECTORS: tuple[type[Collector], ...] = (Classes, Failures, Rates)

@@ -22,11 +22,13 @@ from tracer.findings.rule import (
 )
 from tracer.model.counts import updates
 from tracer.model.evidence import (
+    Failure,
     Fitted,
     GradientsAdded,
     GradientsLeft,
     Iterations,
     LossNotScaled,
+    NeverPassed,
     NoStep,
     OverrideUnreached,
     SparseMissing,
@@ -74,7 +76,8 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "the step{of} trains only what was trainable before"
     )
     late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
-    names = tuple(dict.fromkeys([*summary.optimizers[0].never_passed, *_names(summary, late)]))
+    never = chain.from_iterable(own.names for _, own in summary.evidence(NeverPassed))
+    names = tuple(dict.fromkeys([*never, *_names(summary, late)]))
     own = summary.dialect.advice
     if names:
         advice = own("never-passed:list") if all("[" in name for name in names) else ""
@@ -163,7 +166,9 @@ def never_used(summary: Summary) -> Iterator[Case]:
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
     loaded = "from config" in whys or any(own.begin for _, own in summary.evidence(Iterations))
     idle = not (summary.replicas or any(each.iterations for each in summary.optimizers))
-    trained = any(other.total(updates) for other in summaries_of(trace)) or root.failures
+    trained = any(summary.evidence(Failure)) or any(
+        other.total(updates) for other in summaries_of(trace)
+    )
     idles = not trained and has_all_workers(trace)  # other ranks may train
     if idle and any(summary.evidence(Fitted)):
         why, advice = (_FROZEN, _THAW) if "all frozen" in whys else (_NEVER_CALLS, _APPLY)
@@ -320,7 +325,7 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
     evidence = chain.from_iterable(optimizer.evidence for optimizer in summary.optimizers)
     is_explained = any(isinstance(record, _REPORTED_BY_CLASS_RULES) for record in evidence)
-    for failure in () if is_explained else root.failures:
+    for _, failure in () if is_explained else summary.evidence(Failure):
         on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"

@@ -24,6 +24,7 @@ from tracer.model.counts import (
 )
 from tracer.model.evidence import (
     NeverAssigned,
+    NeverPassed,
     OverrideUnreached,
     OwnStep,
     Scheduled,
@@ -372,7 +373,7 @@ def _only_schedules(summary: Summary) -> bool:
         any(summary.evidence(Scheduled))
         and not any(pattern.total(_requests_or_updates) for pattern in summary.asked)
         and any(each.total(updates) for each in others)
-        and not any(each.optimizers[0].never_passed for each in others)
+        and not any(any(each.evidence(NeverPassed)) for each in others)
     )
 
 

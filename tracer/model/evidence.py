@@ -57,6 +57,22 @@ class NeverAssigned(Observed, frozen=True):
 # Its steps.
 
 
+class Failure(Observed, frozen=True):
+    """A call of the outermost step method that raised an exception in Python; each error once."""
+
+    method: str
+    error: str
+    """The exception in one line: `ValueError: Unknown variable`."""
+    variable: str
+    """The variable whose apply method raised it; empty if it was raised elsewhere."""
+    after: int
+    """The number of steps that had run before."""
+    function: str = ""
+    """The function that was being traced; empty in eager mode."""
+    last: bool = True
+    """Whether no step of the optimizer began afterwards."""
+
+
 class Fitted(Observed, frozen=True):
     """`fit` or `train_on_batch` trained its model, and the optimizer made no step."""
 
@@ -68,6 +84,12 @@ class NoStep(Observed, frozen=True):
     """`not reached`: `train_step` called no step method while it was traced. `gradients came`: its
     parameters got gradients, and nobody updated them. `from config`: it was loaded, or
     copied, with its model."""
+
+
+class NeverPassed(Observed, frozen=True):
+    """Parameters of PyTorch that get gradients, and that no optimizer gets."""
+
+    names: tuple[str, ...]
 
 
 class Iterations(Observed, frozen=True):
@@ -138,8 +160,10 @@ Evidence = (
     | SparseMissing
     | OwnStep
     | NeverAssigned
+    | Failure
     | Fitted
     | NoStep
+    | NeverPassed
     | Iterations
     | BackwardPasses
     | LossNotScaled

@@ -265,13 +265,11 @@ def _joined(
 
 def _one_optimizer(every: Sequence[Optimizer]) -> Optimizer:
     """Merge the records of an optimizer."""
-    united: dict[str, object] = {
-        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
-        for field in ("evidence", "never_passed", "failures")
-    }
+    evidence = tuple(dict.fromkeys(chain.from_iterable(each.evidence for each in every)))
     settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
     moved = [each.iterations for each in every if each.iterations is not None]
-    return replace(every[0], settings=settings, iterations=max(moved, default=None), **united)
+    iterations = max(moved, default=None)
+    return replace(every[0], settings=settings, iterations=iterations, evidence=evidence)
 
 
 def _not_updated(rows: Iterable[NotUpdated], passed: Container[int]) -> list[NotUpdated]:

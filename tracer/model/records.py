@@ -67,22 +67,6 @@ class Note(msgspec.Struct, frozen=True):
         return f"{self.worker}: {self.text}" if self.worker else self.text
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A call of the outermost step method that an exception ended while Python ran it."""
-
-    method: str
-    error: str
-    """The exception in one line: `ValueError: Unknown variable`."""
-    variable: str
-    """The variable whose apply method raised it; empty if it was raised elsewhere."""
-    after: int
-    """The number of steps that had run before."""
-    function: str = ""
-    """The function that was being traced; empty in eager mode."""
-    last: bool = True
-    """Whether no step of the optimizer began afterwards."""
-
-
 class Optimizer(msgspec.Struct, frozen=True):
     """A traced optimizer."""
 
@@ -100,10 +84,6 @@ class Optimizer(msgspec.Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     made: str = ""
     """The program line that made or wrapped the optimizer: `train.py:30`; empty if unknown."""
-    never_passed: tuple[str, ...] = ()
-    """Parameters of PyTorch that get gradients, and that no optimizer gets."""
-    failures: tuple[Failure, ...] = ()
-    """The steps that raised; equal errors are listed once."""
     made_as: tuple[int, int] = (0, 0)
     """Its number among the optimizers that the line `made`, and how many the line made: `(1, 2)`.
     Both are 0 if unknown."""

@@ -11,6 +11,7 @@ from backends.keras_torch.keras_on_torch import ParallelOdometer
 from truth.keras_programs import Odometer, X, Y, model, moved, ones
 
 import tracer
+from tracer.model.evidence import Failure
 
 
 def test_a_call_that_raises_is_no_update() -> None:
@@ -35,7 +36,7 @@ def test_a_call_that_raises_is_no_update() -> None:
     assert trace.updates() == 12
     assert trace.calls("_parallel_update_step") == 16
     assert trace.steps == 3
-    (failure,) = trace.optimizers[0].failures
+    (failure,) = (e for e in trace.optimizers[0].evidence if isinstance(e, Failure))
     assert "the third" in failure.error
 
 

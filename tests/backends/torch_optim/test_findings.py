@@ -12,6 +12,8 @@ from support.findings_of import bad
 from twins.on_torch import SGD, Listed, net, same, step, weights
 
 import tracer
+from tracer.model.evidence import NeverPassed
+from tracer.model.trace import summaries_of
 
 
 def found(train: Callable[[], Any]) -> set[str]:
@@ -124,8 +126,9 @@ def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:
 
     with tracer.record() as recording:
         train()
-    (names,) = {each.never_passed for each in recording.trace().data.optimizers} - {()}
-    assert {*names} == {"head.weight", "head.bias"}  # in the order of the addresses
+    found = [own for each in summaries_of(recording.trace()) for own in each.evidence(NeverPassed)]
+    ((_, never),) = found
+    assert {*never.names} == {"head.weight", "head.bias"}  # in the order of the addresses
 
 
 Rows = dict[str, tuple[str, int]]

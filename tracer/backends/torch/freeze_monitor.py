@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakSet, ref
 
-from msgspec.structs import replace
-
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import models, names_in, parameters_of, record_of
 from tracer.core.backend import Root, passed_to_any
@@ -24,7 +22,8 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.records import Optimizer, Variable, WhyNot
+from tracer.model.evidence import NeverPassed
+from tracer.model.records import Variable, WhyNot
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
@@ -85,17 +84,16 @@ class FreezeMonitor(Collector):
                     self._look(self._steps - 1)
                 self._due = self._steps + self._steps // 8
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the parameters that get gradients and that nobody updates."""
-        if index != record.root:
-            return record
+    def evidence(self) -> Iterator[NeverPassed]:
+        """The parameters that get gradients and that nobody updates."""
         found = tuple(
             each.record.name
             for each in self._not_passed()
             if each.late is not None
             and getattr(each.reference(), "_version", each.late) == each.late
         )
-        return super().snapshot(index, replace(record, never_passed=found))
+        if found:
+            yield NeverPassed(found)
 
     def model_variables(self) -> Iterator[ModelVariable]:
         """The parameters of the models that are frozen, or that no optimizer has."""
