@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 
 import tracer
@@ -97,7 +98,34 @@ def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
                 step(model, optimizer)
         evidence = recording.trace().optimizers[0].evidence
         found.append([each for each in evidence if isinstance(each, Iterations)])
-    assert found == [[Iterations(0, 3)], [Iterations(3, 7)], [Iterations(7, 7)]]
+    assert found == [[], [Iterations(3, 7)], [Iterations(7, 7)]]
+
+
+class Moved(torch.optim.SGD):  # type: ignore[misc]
+    """Keeps the last move of each parameter as `step`."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for own in self.param_groups[0]["params"]:
+            if own.grad is not None:
+                own.add_(self.state[own].setdefault("step", -own.grad))
+
+
+@pytest.mark.parametrize("cls", [torch.optim.Adam, Moved])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_what_a_parameter_keeps_as_its_step_is_no_count_of_the_optimizer(
+    cls: Any, dtype: Any
+) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(1, dtype=dtype)) for _ in range(2)]
+    with tracer.record() as recording:
+        optimizer = cls(parameters, lr=1.0)
+        for own in parameters * 3:  # in turn
+            optimizer.zero_grad()
+            own.grad = torch.ones_like(own)
+            optimizer.step()
+    (read,) = recording.trace().optimizers
+    assert recording.trace().updates() == 6 and recording.trace().complete
+    assert not [each for each in read.evidence if isinstance(each, Iterations)]
 
 
 def test_the_schedule_of_an_optimizer_without_a_step() -> None:

@@ -1,7 +1,6 @@
 """What counting needs of PyTorch: see `tracer.core.backend.Backend`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Any
 from weakref import finalize
 
@@ -208,12 +207,16 @@ class TorchOptimBackend(PyTorchBackend):
         return list(map(optimizer_hooks.note_on, optimizer_hooks.compiled.values()))
 
     def iterations_of(self, optimizer: torch.optim.Optimizer) -> int | None:
-        """The most steps that it counted for a parameter; None if it counts none."""
-        state = getattr(optimizer, "state", None)
-        every = [*state.values()] if isinstance(state, dict) else []
-        steps = [_number(own.get("step")) for own in every if isinstance(own, dict)]
-        known = [each for each in steps if isinstance(each, int | float) and isfinite(each)]
-        return int(max(known)) if known else None
+        """The steps that it counted for each parameter; None if it counts none, or they differ."""
+        with suppress_faults():  # the state of a custom optimizer may hold anything
+            held = (own.get("step") for own in optimizer.state.values() if isinstance(own, dict))
+            known = {each for each in map(_number, held) if isinstance(each, int | float)}
+            return int(min(known)) if len(known) == 1 and 0 <= min(known) < 2**53 else None
+        return None
+
+    def is_restored(self, optimizer: torch.optim.Optimizer) -> bool:
+        """True: a count that began unseen is that of a parameter, or one that the program set."""
+        return True
 
     watches_rates = True
 
