@@ -142,11 +142,11 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     recorder, backend = binding.recorder, binding.recorder.backend
     own = binding.optimizer()
     let_go([*backend.around(own), *(member for member, _ in family(own))], PROGRAM)
-    if binding.holders and backend.unwrapped_note:
+    unwrapped: T = backend.unwrapped(optimizer)
+    if binding.holders and unwrapped is not optimizer:
         recorder.note(backend.unwrapped_note)
     if retrace:
         recorder.blocks.forget_graphs()
-    unwrapped: T = backend.unwrapped(optimizer)
     return unwrapped
 
 

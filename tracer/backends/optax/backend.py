@@ -15,8 +15,8 @@ from tracer.core.optimizers import Binding
 from tracer.model.records import Variable
 
 _NOT_WRAPPED = (
-    "optax is imported, but only transformations that were made during the recording are counted: "
-    "for earlier ones, use tx = tracer.wrap(tx)"
+    "optax is imported, but only transformations that were made during the recording, each by a "
+    "function that defines its update, are counted: for others, use tx = tracer.wrap(tx)"
 )
 _UNWRAPPED = (
     "a transformation was unwrapped in a block of `record`: its updates are not counted until it "
@@ -46,8 +46,8 @@ class OptaxBackend(ArrayBackend):
         return update
 
     def unwrapped(self, given: Any) -> Any:
-        """The original transformation."""
-        return updates.standing_for(given).given
+        """The original transformation; one that was made in a recording is seen as before."""
+        return given if given.update.maker else given.update.given
 
     def introduce(self, traced: Binding) -> None:
         outcome.watch()

@@ -1,18 +1,20 @@
 """Observe the transformations that a program makes, during recordings.
 
 All are made by the classes `GradientTransformation` and `MultiSteps`, also those that a function
-imported earlier makes, or the program by hand. Each gets a `TracedUpdate`, which reports its first
-call during a recording. If another transformation makes that call, it is a part, and not counted
-by itself.
+imported earlier makes, or the program by hand. Each that a function makes with its `update`
+gets a `TracedUpdate`, which reports its first call during a recording. If another transformation
+makes that call, it is a part, and not counted by itself.
+
+An `update` of any other kind stays as it is: several transformations may share it, a tree that is
+made again has it, or it is an object with attributes of its own.
 """
 
 import functools
 import sys
 from collections.abc import Callable
 from itertools import takewhile
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
-from weakref import WeakValueDictionary
 
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import held_in, label, under_way
@@ -21,10 +23,6 @@ from tracer.core.call_paths import frames_from
 from tracer.core.optimizers import made_here
 from tracer.core.patches import Patch
 
-_COPYING = ("copyreg", "equinox", "jax")
-"""The packages that make a transformation again, as of the leaves of a tree."""
-_known: "WeakValueDictionary[int, TracedUpdate]" = WeakValueDictionary()
-"""By the `id` of the original: a program that makes a tree again has the same function in it."""
 _exchanged: list[Patch] = []
 
 
@@ -56,14 +54,20 @@ def _observing_new(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __new__(cls: type, *args: object, **kwargs: object) -> Any:
         made = original(cls, *args, **kwargs)
-        home = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
         is_part = under_way.depth > 0  # made by `inject_hyperparams` in each step, for example
-        is_seen = type(made.update) is TracedUpdate or not callable(made.update)  # a mark of a tree
-        if is_part or is_seen or home in _COPYING:
+        if is_part or not cls.__module__.startswith("optax."):
             return made
-        return made._replace(update=_known.get(id(made.update)) or _observed(made))
+        is_own = _makes(sys._getframe(1), made.update)
+        return made._replace(update=_observed(made)) if is_own else made
 
     return __new__
+
+
+def _makes(frame: FrameType, update: object) -> bool:
+    """True if a call of a function defined this `update`, so that nothing else has it."""
+    if not isinstance(update, FunctionType) or "<locals>" not in update.__qualname__:
+        return False
+    return update.__code__ in frame.f_code.co_consts
 
 
 def _observing_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +89,6 @@ def _observed(made: object) -> TracedUpdate:
     known = makers and makers[-1].f_globals.get(makers[-1].f_code.co_name)
     name = makers[-1].f_code.co_name if known else label(made)
     update = TracedUpdate(made, name, made_here(made))
-    _known[id(update.original)] = update
     for part in held_in(update.original):
         updates.unused.pop(id(part), None)
     in_init = any(frame.f_code.co_name in _INITS for frame in filter(_is_of_optax, frames))
