@@ -134,8 +134,12 @@ def test_variables_of_the_same_entries_are_alike() -> None:
         ([[Run(1, 1, 10**6)] * 30_000], 10**6, 1),
         ([[Run(1, 1, 10**6 + n)] for n in range(4_096)], 10**6 + 4_095, 4_096),
         (randomly(50_000, functions=50), 50_000, 50_000),
+        ([[Run(33 * epoch + 2, 2, 16) for epoch in range(10_000)]], 330_000, 30_000),
     ],
-    ids=["equal", "alternating", "the same runs", "ranks end one by one", "irregular"],
+    ids=[
+        *("equal", "alternating", "the same runs", "ranks end one by one", "irregular"),
+        "epochs that alternate",  # minutes, if each is compared with all later ones
+    ],
 )
 def test_steps_cost_as_much_as_their_changes(
     blocks: list[list[Run]], steps: int, most: int

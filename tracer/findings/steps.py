@@ -350,7 +350,7 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. If gradients are "
-        "accumulated, only if no step updated anything. A warning if all "
+        "accumulated, in longer rows than these explain. A warning if all "
         "steps were skipped, or so many in a row that the scale would fall below 1."
     ),
     needs=("complete",),
@@ -358,15 +358,16 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     scale = next((each for each in summary.optimizers if skipper([each])), None)
     every = accumulated_steps(summary.optimizers)  # which steps only accumulated is not known
-    unknown = summary.step_unknown(updates) or (every > 1 and summary.total(updates))
-    if scale is None or not summary.asked_on or unknown:
+    if scale is None or not summary.asked_on or summary.step_unknown(updates):
         return
     replica = summary.asked_on[0]  # a loss scale decides for all replicas
     timeline, steps = summary.timeline(updates, replica=replica), summary.steps_on[replica]
-    streaks = [(first, last) for first, last, made in timeline.spans() if not any(made)]
-    number = timeline.spread[(0,)] - every + 1  # fewer than `every` steps reached the optimizer
-    if number < 1:
+    idle = ((first, last) for first, last, made in timeline.spans() if not any(made))
+    # Between two updates fewer than `every` steps reached the optimizer.
+    streaks = [(first, last) for first, last in idle if last - first + 1 >= every]
+    if not streaks:
         return
+    number = sum(last - first + 2 - every for first, last in streaks)
     by, begin = skipper(summary.optimizers), streaks[0][0]
     longest = max(last - first + 1 for first, last in streaks) - every + 1
     row = f", up to {longest:,} in a row" if longest > 1 else ""

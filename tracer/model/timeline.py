@@ -291,8 +291,10 @@ def _repeated(merged: Sequence[Piece], at: int) -> tuple[int, int]:
     for size in range(2, _MAX_CYCLE + 1):
         group, turns = merged[at : at + size], 1
         while merged[at + turns * size : at + (turns + 1) * size] == group:
+            if any(len(cycle) > 1 for _, cycle in group):
+                return 1, 1  # no group is nested
             turns += 1
-        if turns >= _MIN_TURNS and all(len(cycle) == 1 for _, cycle in group):  # none is nested
+        if turns >= _MIN_TURNS:
             return size, turns
     return 1, 1
 

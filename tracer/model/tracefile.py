@@ -177,7 +177,7 @@ def save(data: TraceData, path: Path) -> None:
     >>> data = TraceData((), (), (), (), (), (), environment={"jax": "0.7"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(data, Path(folder, "run.json"))
-    ...     load(Path(folder, "run.json")).environment
+    ...     load(Path(folder, "run.json")).data.environment
     {'jax': '0.7'}
     """
     with refused(path, "written"):

@@ -14,10 +14,11 @@ def _give_way() -> None:
     """Remove this folder from `sys.path`, and run the `sitecustomize` that it hides, if any."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
-    this = sys.modules.pop(_NAME)
+    this = sys.modules.pop(_NAME, None)
     if PathFinder.find_spec(_NAME) is not None:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
-    sys.modules.setdefault(_NAME, this)  # the import of this file needs it
+    if this is not None:
+        sys.modules.setdefault(_NAME, this)  # the import of this file needs it
 
 
 try:
