@@ -148,6 +148,34 @@ def test_a_step_in_a_loop_inside_a_step() -> None:
     assert "several times" in trace.notes[0]
 
 
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("in_both", [True, False])
+def test_of_two_steps_inside_a_step_one_is_in_a_branch_that_does_not_run(
+    in_both: bool, jitted: bool
+) -> None:
+    """The step count moves by 1, whichever of them ran: both counted."""
+
+    class Two(Odometer):
+        def stateless_apply(self, state: Any, gradients: Any, weights: Any) -> Any:
+            def apply(state: Any, weights: Any) -> Any:
+                return [[*each] for each in apply_once(state, gradients, weights)]
+
+            def other(state: Any, weights: Any) -> Any:
+                return apply(state, weights) if in_both else [weights, state]
+
+            apply_once = super().stateless_apply
+            if not in_both:
+                weights, state = apply(state, weights)
+            return lax.cond(weights[0][0, 0] > 99, apply, other, state, weights)
+
+    loop = Loop(tracer.wrap(Two()))
+    weights, _ = (jax.jit(loop.step) if jitted else loop.step)(loop.state, X[:8], Y[:8])
+    assert float(weights[0][0, 0]) == 1
+    trace = tracer.trace_of(loop.optimizer)
+    assert not trace.complete
+    assert "one is in a branch" in trace.notes[0]
+
+
 def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:
     """As the scales of layers in float8: no apply method gets them, and nothing is amiss."""
     optimizer = tracer.wrap(Odometer())

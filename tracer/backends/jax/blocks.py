@@ -2,10 +2,11 @@
 
 On JAX a *place* is a trace: the body of a jitted function, a loop or a branch. A call whose parent
 is in the same place passes its sites to it, and so does a step in a branch of another one, as in a
-loss scale: whether the branch ran shows in the optimizer's iterations. Other calls inside a step
-are not counted. An outermost call closes a block and adds one op to the program (`primitive`). Its
-operands are the optimizer's iterations before and after the block, the outcome of updates that may
-be discarded or skipped, and what effects compare, if recorded (`values`).
+loss scale: whether the branch ran shows in the optimizer's iterations, if the step has only one.
+Other calls inside a step are not counted. An outermost call closes a block and adds one op to the
+program (`primitive`). Its operands are the optimizer's iterations before and after the block, the
+outcome of updates that may be discarded or skipped, and what effects compare, if recorded
+(`values`).
 
 In eager mode, Python counts a step. JAX computes values asynchronously, and reading one waits: so
 do steps once the optimizer is in a program too, so that steps stay in order, or if part of a step
@@ -47,7 +48,8 @@ _NOT_COMPILED = (
 
 _UNKNOWN = (
     "it is unknown which updates of a step were kept, as with several optimizers inside one that "
-    "accumulate gradients: all that it computed are counted"
+    "accumulate gradients, or two updates of a variable of which one is in a branch: all that it "
+    "computed are counted"
 )
 _INSIDE = (
     "an update in a branch, a loop or a jitted function of the optimizer's own, inside a step, is "
@@ -189,7 +191,10 @@ class JaxBlocks(backend.Blocks):
         outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
         decided = frozenset(site for _, site in call.site_notes)
         in_branch = any(outcome is None for outcome in outcomes)
-        if len(outcomes) > 1 or (in_branch and clock is None):
+        sites = [self._sites.sites[number] for number in call.sites]
+        updated = [site.variable for site in sites if site.role == "update"]
+        is_one = clock is not None and len(updated) == len({*updated})
+        if len(outcomes) > 1 or (in_branch and not is_one):
             self._note(_UNKNOWN)
             outcomes, decided = [], frozenset()
         elif in_branch:
@@ -199,9 +204,9 @@ class JaxBlocks(backend.Blocks):
         function = "a branch" if in_branch else ""
         if call.place is not EAGER:
             function = compat.function_name(compat.outermost(call.place.graph))
-        is_step, sites, path = call.role == "step", tuple(call.sites), self._path_to(call)
+        is_step, path, numbers = call.role == "step", self._path_to(call), tuple(call.sites)
         program = ProgramBlock(
-            self.counters, function, is_step, sites, decided, path, clock, compared
+            self.counters, function, is_step, numbers, decided, path, clock, compared
         )
         return program, [before, after, *(outcomes or [KEPT])]
 
