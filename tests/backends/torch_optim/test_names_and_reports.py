@@ -101,9 +101,10 @@ def test_models_are_searched_once_for_many_optimizers(searches: list[Any]) -> No
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_models_are_not_searched_for_each_new_loose_tensor(
-    searches: list[Any], plain: bool
+    searches: list[Any], plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in attacks and style transfer; a parameter that no module holds waits for the reading."""
+    monkeypatch.setattr(parameters, "_TRIES", 10)
     loose = []
     with tracer.record() as recording:
         for _ in range(100):
@@ -120,6 +121,20 @@ def test_models_are_not_searched_for_each_new_loose_tensor(
     assert len(searches) <= (2 if plain else 12)
 
 
+def test_what_an_optimizer_leaves_out_is_found_after_loose_parameters(searches: list[Any]) -> None:
+    with tracer.record() as recording:
+        for own in zeros(12):
+            give([own])
+            Odometer([own]).step()
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        optimizer = Odometer(model[0].parameters())
+        for _ in range(5):
+            give(list(model.parameters()))
+            optimizer.step()
+    (found,) = [each for each in recording.trace().findings() if each.code == "never-passed"]
+    assert list(found.variables) == ["1.weight", "1.bias"] and len(searches) >= 13
+
+
 def test_names_that_repeat_are_told_apart() -> None:
     first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     trace = stepped(Odometer([*first.parameters(), *second.parameters()]))
@@ -133,6 +148,9 @@ def test_names_without_a_model() -> None:
     assert names(stepped(Odometer(groups))) == ["param_groups[0][0]", "param_groups[1][0]"]
     named = Odometer([("one", zeros(1)[0]), ("two", zeros(1)[0])])
     assert names(stepped(named)) == ["one", "two"]
+    model = torch.nn.Linear(2, 1)
+    given = [(f"parameter_{name}", own) for name, own in model.named_parameters()]
+    assert names(stepped(Odometer(given))) == ["parameter_weight", "parameter_bias"]
 
 
 def test_a_parameter_that_takes_the_place_of_another() -> None:

@@ -97,13 +97,17 @@ def kind_of(layout: object) -> Kind:
     return "none" if layout is None else "dense" if layout in (DENSE, torch._mkldnn) else "sparse"
 
 
-def behind_proxies(optimizer: object) -> Optimizer | None:
-    """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none."""
+def behind_proxies(optimizer: object, *around: object) -> Optimizer | None:
+    """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none.
+
+    A proxy may hold itself, or one of those `around` it.
+    """
     step, held = getattr(type(optimizer), "step", None), getattr(optimizer, "__dict__", {})
     if getattr(step, "hooked", False) and hasattr(optimizer, "_optimizer_step_post_hooks"):
         return optimizer
-    inner = next((each for each in held.values() if is_optimizer(each)), None)
-    return None if inner is None else behind_proxies(inner)
+    others = {id(each): each for each in held.values() if is_optimizer(each)}
+    inner = next((others[key] for key in others if key not in map(id, (optimizer, *around))), None)
+    return None if inner is None else behind_proxies(inner, optimizer, *around)
 
 
 def is_optimizer(given: object) -> bool:

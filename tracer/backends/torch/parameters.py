@@ -33,7 +33,7 @@ class Parameters(backend.Variables):
     def rows(self) -> list[Variable]:
         """The rows of all parameters; searches for names that have not been searched for."""
         held = zip(list(self._plain), list(self.objects), strict=False)
-        alive = [each and each() for row, each in held if row.name.startswith(_UNNAMED)]
+        alive = [each and each() for row, each in held if row.name.partition("[")[0] in _UNNAMED]
         unnamed = [each for each in alive if isinstance(each, compat.Parameter)]
         if not all(map(models.knows, unnamed)):
             models.search()
@@ -44,8 +44,8 @@ class Parameters(backend.Variables):
         return super().rows
 
 
-_UNNAMED = ("parameter", "param_groups[")
-"""How the names of parameters begin that no model is known to hold."""
+_UNNAMED = ("parameter", "param_groups")
+"""The names, up to a bracket, of parameters that no model is known to hold."""
 
 
 def record_of(parameter: compat.Tensor, name: str) -> Variable:
@@ -85,7 +85,7 @@ def name_of(parameter: compat.Tensor) -> str:
     return models.names_of([parameter]).get(id(parameter), _UNNAMED[0])
 
 
-_TRIES = 10
+_TRIES = 100
 """After so many searches in a row that found no name, the next one waits for a reader."""
 
 
@@ -93,7 +93,7 @@ class Models:
     """The names of parameters in the living models, as of the last search.
 
     A search looks at all objects, which takes about 100 ms. A program may make an optimizer in each
-    step, of parameters that no model holds: their search waits until a trace is read.
+    step, of parameters that no model holds: after many searches, the next waits for a reader.
     """
 
     def __init__(self) -> None:
