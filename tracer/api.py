@@ -13,7 +13,6 @@ from tracer.errors import OptimizerWarning, is_mistake
 from tracer.evidence.collectors import COLLECTORS, evidence_on
 from tracer.hooks import recording, wrapping
 from tracer.hooks.recording import Recording as Recording, recording_of as recording_of
-from tracer.model.evidence import OverrideUnreached
 from tracer.model.launches import of_this_process
 from tracer.model.trace import Trace
 
@@ -71,7 +70,7 @@ def _defects(recorder: "Recorder") -> str:
     """Texts of findings on classes that cannot work, before anything has run."""
     found = (own for each in recorder.optimizers.all for own in evidence_on(each.cls, each.kind))
     with suppress_faults():
-        if any(isinstance(own, OverrideUnreached) for own in found):
+        if any(own.what == "unreached" for own in found):
             from tracer.findings.rule import findings
 
             every = findings(recorder.reader.trace())

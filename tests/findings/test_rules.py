@@ -17,6 +17,7 @@ from tracer.errors import UnknownName
 from tracer.findings.rule import RULES, SEVERITIES, Finding, at_least, rule_of
 from tracer.kinds import TORCH
 from tracer.model.evidence import (
+    ClassMethod,
     Evidence,
     Failure,
     Fitted,
@@ -24,9 +25,7 @@ from tracer.model.evidence import (
     GradientsLeft,
     LossNotScaled,
     NeverAssigned,
-    OverrideUnreached,
     SharedByMembers,
-    SparseMissing,
 )
 from tracer.model.records import (
     Block,
@@ -165,7 +164,8 @@ def remarked(seen: Evidence, *more: Evidence, sparse: bool = False, kind: str = 
     )
 
 
-MISSING = SparseMissing("_resource_apply_sparse")
+UNREACHED = ClassMethod("unreached", "_resource_apply_dense", called="update_step")
+MISSING = ClassMethod("no sparse", "_resource_apply_sparse")
 IDLE = NeverAssigned("update_step", ("kernel",))
 
 CASES: dict[str, Callable[[], Trace]] = {
@@ -183,11 +183,9 @@ CASES: dict[str, Callable[[], Trace]] = {
         effect("unchanged", (1,), Run(1, 1, 3), Run(5, 1, 3), Run(9, 1, 3), Run(13, 1, 3)),
         blocks=ACCUMULATING,
     ),
-    "a method of another Keras": lambda: remarked(
-        OverrideUnreached("_resource_apply_dense", "update_step"), kind="keras3"
-    ),
+    "a method of another Keras": lambda: remarked(UNREACHED, kind="keras3"),
     "a method without its underscore": lambda: remarked(
-        OverrideUnreached("resource_apply_dense", "_resource_apply_dense")
+        ClassMethod("unreached", "resource_apply_dense", called="_resource_apply_dense")
     ),
     "no sparse method, and a sparse gradient": lambda: remarked(MISSING, sparse=True),
     "nothing assigned": lambda: trace(healthy(Run(1, 1, 8)), optimizers=(optimizer(IDLE),)),
@@ -475,7 +473,7 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("seen", "code"),
     [
-        (OverrideUnreached("_resource_apply_dense", "update_step"), "override-unreached"),
+        (UNREACHED, "override-unreached"),
         (NeverAssigned("_resource_apply_dense", ("words/embeddings",)), "never-assigned"),
     ],
 )

@@ -15,7 +15,6 @@ from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model import evidence
-from tracer.model.evidence import OwnStep
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Setting
 
@@ -167,7 +166,7 @@ class Optimizers:
                 dict(traced.settings),
                 moved,
                 (
-                    *map(OwnStep, traced.own_steps),
+                    *(evidence.ClassMethod("own step", name) for name in traced.own_steps),
                     *blocks.evidence(index),
                     *counted,
                 ),

@@ -24,12 +24,10 @@ from tracer.evidence.rates import Rates
 from tracer.hooks.family import ships
 from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, OptimizerKind
 from tracer.model.evidence import (
+    ClassMethod,
     Evidence,
     Failure,
     LossNotScaled,
-    OverrideUnreached,
-    OwnDense,
-    SparseMissing,
 )
 from tracer.model.records import Optimizer
 
@@ -69,7 +67,7 @@ class Classes(Collector):
         return (*found, *scales)
 
 
-def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
+def evidence_on(cls: type, kind: OptimizerKind) -> tuple[ClassMethod, ...]:
     """Return what a class shows; empty for a class that ships with a framework."""
     with suppress_faults():  # reading a class may raise anything
         own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
@@ -77,7 +75,7 @@ def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
     return ()
 
 
-def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Evidence]:
+def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[ClassMethod]:
     """Yield what a class shows; `own` are it and its base classes that the program defines."""
 
     def owner(name: str) -> type | None:
@@ -99,15 +97,15 @@ def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[E
             instead = _SPARSE if "sparse" in name else _DENSE
             instead = "update_step" if kind.name in ("keras2", "keras3") else instead
             if owner(instead) not in own:
-                yield OverrideUnreached(name, instead, line(name))
+                yield ClassMethod("unreached", name, line(name), instead)
     if kind.name in ("legacy", "v1"):
         # The sparse methods of the kind's base class raise NotImplementedError.
         bases = [each for each in map(owner, (_DENSE, _SPARSE, _DUPLICATES)) if each is not None]
         inherited = [each.__name__ == kind.base and each.__module__ in kind.homes for each in bases]
         if inherited == [False, True, True]:  # without a dense method, another does the work
-            yield SparseMissing(_SPARSE)
+            yield ClassMethod("no sparse", _SPARSE)
         if owner(_DENSE) in own:
-            yield OwnDense(_DENSE, line(_DENSE))
+            yield ClassMethod("own dense", _DENSE, line(_DENSE))
 
 
 def _calls(own: Sequence[type], name: str) -> bool:

@@ -30,8 +30,6 @@ from tracer.model.evidence import (
     LossNotScaled,
     NeverPassed,
     NoStep,
-    OverrideUnreached,
-    SparseMissing,
     StateRenewed,
 )
 from tracer.model.phrases import (
@@ -307,9 +305,6 @@ MIN_ADDED = 3  # the fewest steps to judge a training by
 STEPS_PER_TRACING = 20  # steps: rarer tracings cost little time
 
 
-_REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing)
-
-
 @rule(
     "apply-raised",
     severity="error",
@@ -323,8 +318,7 @@ _REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing)
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
-    evidence = chain.from_iterable(optimizer.evidence for optimizer in summary.optimizers)
-    is_explained = any(isinstance(record, _REPORTED_BY_CLASS_RULES) for record in evidence)
+    is_explained = summary.methods_that("unreached") or summary.methods_that("no sparse")
     for _, failure in () if is_explained else summary.evidence(Failure):
         on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""

@@ -25,11 +25,8 @@ from tracer.model.counts import (
 from tracer.model.evidence import (
     NeverAssigned,
     NeverPassed,
-    OverrideUnreached,
-    OwnStep,
     Scheduled,
     SharedByMembers,
-    SparseMissing,
 )
 from tracer.model.phrases import class_of, replica_noun
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
@@ -61,7 +58,7 @@ _METHODS = {
     ),
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
-    for optimizer, own in summary.evidence(OverrideUnreached):
+    for optimizer, own in summary.methods_that("unreached"):
         name, base = class_of(optimizer), KIND_WORDS[optimizer.kind].optimizer
         arguments, _ = _METHODS.get(own.called, ("", ""))
         _, caller = _METHODS.get(own.method, ("", ""))
@@ -89,7 +86,7 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
     trace, methods = summary.trace, summary.trace.methods
-    for optimizer, lacks in summary.evidence(SparseMissing):
+    for optimizer, lacks in summary.methods_that("no sparse"):
         called = [i for i in summary.methods if "sparse" in methods[i].name]
         select = counting(["call"], None, called, optimizer=trace.optimizers.index(optimizer))
         found = summary.by(["variable"], select)
@@ -298,7 +295,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     own_steps = (
-        f"{class_of(optimizer)}.{own.method}" for optimizer, own in summary.evidence(OwnStep)
+        f"{class_of(optimizer)}.{own.method}" for optimizer, own in summary.methods_that("own step")
     )
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
     any_was = any(pattern.total(updates) for pattern in summary.asked)

@@ -18,33 +18,19 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
 # The class of the optimizer.
 
 
-class OverrideUnreached(Observed, frozen=True):
-    """The program defines a method that nothing calls."""
+class ClassMethod(Observed, frozen=True):
+    """What is remarkable of a method of the class."""
 
+    what: Literal["unreached", "own dense", "no sparse", "own step"]
+    """`unreached`: the program defines it, and nothing calls it. `own dense`: the program defines
+    the method for dense gradients, and people ask why it never runs. `no sparse`: the class lacks
+    this method for sparse gradients. `own step`: the program defines this step method, which may
+    update variables by itself."""
     method: str
-    called: str
-    """The method that is called instead."""
     line: str = ""
     """The line of the definition: `train.py:12`; empty if unknown."""
-
-
-class OwnDense(Observed, frozen=True):
-    """The program defines the method for dense gradients: people ask why it never runs."""
-
-    method: str
-    line: str = ""
-
-
-class SparseMissing(Observed, frozen=True):
-    """The class has no `method` for sparse gradients."""
-
-    method: str
-
-
-class OwnStep(Observed, frozen=True):
-    """A step method of the program may update variables by itself."""
-
-    method: str
+    called: str = ""
+    """The method that is called instead of one that is `unreached`."""
 
 
 class NeverAssigned(Observed, frozen=True):
@@ -155,10 +141,7 @@ class Scheduled(Observed, frozen=True):
 
 
 Evidence = (
-    OverrideUnreached
-    | OwnDense
-    | SparseMissing
-    | OwnStep
+    ClassMethod
     | NeverAssigned
     | Failure
     | Fitted

@@ -19,8 +19,6 @@ from tracer.model.evidence import (
     Fitted,
     Iterations,
     NoStep,
-    OverrideUnreached,
-    OwnDense,
     Scheduled,
 )
 from tracer.model.records import Optimizer, Rate, RateRun
@@ -204,14 +202,14 @@ def never_reached(summary: Summary) -> list[str]:
             own.line,
             f"{KIND_WORDS[optimizer.kind].calls} {own.called}",
         )
-        for optimizer, own in summary.evidence(OverrideUnreached)
+        for optimizer, own in summary.methods_that("unreached")
     ]
     methods = summary.trace.methods
     ran = {methods[at].name for at in summary.methods if summary.total(measures.of_methods([at]))}
     if summary.trace.complete and summary.total(measures.sparse):
         found += [
             (optimizer, own.method, own.line, "every gradient that was applied was sparse")
-            for optimizer, own in summary.evidence(OwnDense)
+            for optimizer, own in summary.methods_that("own dense")
             if own.method not in ran and not summary.total(measures.dense)
         ]
     said = (

@@ -32,7 +32,7 @@ from tracer.model.counts import (
     select_entries,
     updates,
 )
-from tracer.model.evidence import Observed
+from tracer.model.evidence import ClassMethod, Observed
 from tracer.model.names import Objects
 from tracer.model.records import (
     OBSERVATIONS,
@@ -467,6 +467,10 @@ class Summary(Counts):
         """The evidence of this kind, each with its optimizer."""
         every = ((each, own) for each in self.optimizers for own in each.evidence)
         return ((each, own) for each, own in every if isinstance(own, kind))
+
+    def methods_that(self, what: str) -> list[tuple[Optimizer, ClassMethod]]:
+        """The methods of the classes of which this is remarkable, each with its optimizer."""
+        return [pair for pair in self.evidence(ClassMethod) if pair[1].what == what]
 
     @cached_property
     def variables(self) -> tuple[int, ...]:
