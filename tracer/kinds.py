@@ -6,10 +6,8 @@ user did not import. The names are those of TensorFlow 2.21 (`training/optimizer
 `optimizers/legacy/optimizer_v2.py`) and Keras 3.15 (`optimizers/base_optimizer.py`).
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
 """Packages that call optimizers and are not part of the program."""
@@ -219,20 +217,9 @@ def kind_of(cls: type) -> OptimizerKind | None:
     >>> kind_of(dict) is None
     True
     """
-    with suppress(Exception):  # a metaclass may make it unhashable
-        if cls not in _known:
-            _known[cls] = _kind_of(cls)
-        return _known[cls]
-    return _kind_of(cls)
-
-
-_known: "WeakKeyDictionary[type, OptimizerKind | None]" = WeakKeyDictionary()
-
-
-def _kind_of(cls: type) -> OptimizerKind | None:
-    names = {base.__name__ for base in cls.__mro__}
     for base in cls.__mro__:
         for kind in BY_BASE.get(base.__name__, ()):
-            if base.__module__ in kind.homes and (not kind.on or kind.on in names):
+            is_on = not kind.on or any(other.__name__ == kind.on for other in cls.__mro__)
+            if base.__module__ in kind.homes and is_on:
                 return kind
     return None

@@ -519,7 +519,7 @@ def process(started: float, data: TraceData | None = None, launch: str = "one") 
     nothing = TraceData((), (), (), (), (), ())
     data = nothing if data is None else data
     workers = ", ".join(dict.fromkeys(each.worker for each in data.replicas))
-    program = Program("train.py", started, 1.0, workers)
+    program = Program("train.py", started, workers)
     return replace(data, programs=(program,), launch=Launch("", launch, started=started))
 
 

@@ -17,17 +17,17 @@ from tracer.model.trace import Summary, summaries_of
 from tracer.reporters import formats, html, text
 
 STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
-FAILED = Program("train.py", STARTED, 12.34, "worker:1", 1, "RuntimeError: no *data*")
-GOOD = Program("train.py", STARTED, 4000.0, "worker:0", 0)
+FAILED = Program("train.py", STARTED, "worker:1", 1, "RuntimeError: no *data*")
+GOOD = Program("train.py", STARTED, "worker:0", 0)
 
 
 def with_programs(*programs: Program) -> Trace:
     return traces.changed(traces.uneven_replicas(), programs=programs)
 
 
-def running(worker: str, seconds: float = 9) -> Program:
+def running(worker: str) -> Program:
     """A worker that had not ended when it saved its file."""
-    return Program("train.py", STARTED, seconds, worker, finished=False)
+    return Program("train.py", STARTED, worker, finished=False)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def running(worker: str, seconds: float = 9) -> Program:
             ["The program of worker:1 ended with RuntimeError: no *data*, after 8 steps."],
         ),
         (
-            [Program("a", STARTED, 1, "", 1, "KeyboardInterrupt")],
+            [Program("a", STARTED, "", 1, "KeyboardInterrupt")],
             ["The program ended at Ctrl-C, after 10 steps."],
         ),
         (

@@ -145,7 +145,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
         graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, path=0, detail=bad),),
         lines=(Line(bad, bad, 1), Line(bad, graph=True)),
         paths=((0, 1),),
-        programs=(Program(bad, 1_790_000_000.0, 3.0, "", 0),),
+        programs=(Program(bad, 1_790_000_000.0, "", 0),),
     )
     (one,) = dirty.data.blocks
     page = html.render(traces.changed(dirty, blocks=(replace(one, path=0),)))
@@ -243,7 +243,7 @@ def test_a_healthy_run_has_nothing_yellow() -> None:
 
 
 def test_the_first_line_says_what_the_page_is_of() -> None:
-    program = Program("train.py --lr <1>", 1_790_000_000.0, 3.0, "", 0)
+    program = Program("train.py --lr <1>", 1_790_000_000.0, "", 0)
     page = html.render(traces.changed(traces.no_gradients(), programs=(program,)))
     said = "train.py --lr &lt;1&gt;, on 2026-09-21 at 14:13:20 UTC"
     assert f"<title>{said}</title>" in page and f"<h1>{said}</h1>" in page

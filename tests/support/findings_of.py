@@ -23,7 +23,7 @@ def found(trace: Trace, code: str) -> list[Finding]:
 
 def traced(train: Callable[[], object], *, effects: bool = False) -> Trace:
     """The trace of all optimizers that a program uses, which has ended."""
-    program = Program("train.py", 0.0, 1.0, status=0)
+    program = Program("train.py", 0.0, status=0)
     with tracer.record(effects=effects) as recording:
         train()
     return Trace(msgspec.structs.replace(recording.trace().data, programs=(program,)))

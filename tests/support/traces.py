@@ -272,7 +272,7 @@ def by_a_stranger(trace: Trace) -> Trace:
             return [harmed(each) for each in value]
         return harm + value if isinstance(value, str) and value not in fixed else value
 
-    program = Program("train.py", 1.0, 2.0, status=1, error="Boom")
+    program = Program("train.py", 1.0, status=1, error="Boom")
     ended = changed(trace, programs=(program,), notes=(Note("noted"),))
     plain = harmed(msgspec.to_builtins(ended.data))
     return Trace(msgspec.convert(plain, TraceData))

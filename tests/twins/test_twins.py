@@ -79,7 +79,7 @@ def trained(row: Twin, *, healthy: bool) -> tuple[Trace, Any]:
             assert not healthy, raised
             error = f"{type(raised).__name__}: {raised}"
             assert any(text in error for text in row.raises.split("|"))
-    program = Program("train.py", 0.0, 1.0, status=1 if error else 0, error=error)
+    program = Program("train.py", 0.0, status=1 if error else 0, error=error)
     return Trace(msgspec.structs.replace(recording.trace().data, programs=(program,))), result
 
 

@@ -141,7 +141,6 @@ class Process:
         program = Program(
             self._command or sys.argv[0],
             self._started,
-            time.time() - self._started,
             ", ".join(data.processes),
             self._status,
             self._error,

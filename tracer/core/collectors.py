@@ -93,25 +93,24 @@ class Collectors:
         self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared)]
 
     def call(self, callback: str, *given: Any) -> list[Any]:
-        """Call this method of each collector; returns their combined results, if any."""
+        """Call this method of each collector; returns their combined results, if any.
+
+        Drops a collector that raises; reraises the program's exceptions.
+        """
         found: list[Any] = []
         for collector in self._all:
             try:
                 found += getattr(collector, callback)(*given) or ()
             except Exception as error:
-                self._drop(collector, error)
+                if interrupt_in(error) is not None:
+                    raise
+                self._all = [each for each in self._all if each is not collector]
+                self._root.note(
+                    f"{type(collector).__name__}, which gathers evidence for findings, failed with "
+                    f"{type(error).__name__}: {error}; findings may be missing, but the counts are "
+                    "not affected"
+                )
         return found
-
-    def _drop(self, dropped: Collector, error: Exception) -> None:
-        """Drop the collector that raised; reraises the program's exceptions."""
-        if interrupt_in(error) is not None:
-            raise error
-        self._all = [each for each in self._all if each is not dropped]
-        self._root.note(
-            f"{type(dropped).__name__}, which gathers evidence for findings, failed with "
-            f"{type(error).__name__}: {error}; findings may be missing, but the counts are not "
-            "affected"
-        )
 
 
 class Throttle:

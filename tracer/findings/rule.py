@@ -205,15 +205,6 @@ def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
     return [finding for finding in all_of_them if SEVERITIES.index(finding.severity) <= worst]
 
 
-def to_report(trace: Trace) -> list[Finding]:
-    """Return the findings for a report: errors and warnings.
-
-    Info findings repeat the counts above them, and a healthy run has some, too: TensorFlow traces a
-    function twice, the last batch is smaller.
-    """
-    return at_least(findings(trace), "warning")
-
-
 def rule_of(code: str) -> Rule:
     """Return the rule with this code; raises `tracer.UnknownName` with similar codes."""
     known = {each.code: each for each in RULES}

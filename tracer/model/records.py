@@ -328,8 +328,6 @@ class Program(msgspec.Struct, frozen=True):
     """The program, without arguments: `train.py` or `-m pkg.train`."""
     started: float
     """The start, in seconds since 1970 (UTC)."""
-    seconds: float
-    """The run time when this was written."""
     worker: str = ""
     """The name of the worker (`worker:0`, `rank:0`), or `process:2` for the second process of a run
     if it is no worker; empty for a local run."""

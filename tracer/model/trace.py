@@ -117,8 +117,8 @@ class Trace:
     replicas: tuple[Replica, ...] = _of_data("replicas")
     """The replicas that took part, by worker and id."""
     graphs: tuple[Graph, ...] = _of_data("graphs")
-    """A `Graph` for each function and signature that was traced, by replica."""
-    """The first graph tracings, in the order in which they began."""
+    """A `Graph` for each function and signature that was traced, by replica, in the order of the
+    first tracings."""
     complete: bool = _of_data("complete")
     """False if the trace missed anything: `notes` have it, and any unknown effects."""
 
@@ -457,11 +457,6 @@ class Summary(Counts):
         asked = sorted({replica for pattern in self.asked for replica in pattern.replicas})
         is_sharded = any(self.trace.variables[index].shards > 1 for index in self.variables)
         return asked if asked or is_sharded else self.replicas
-
-    @property
-    def only_worker(self) -> str:
-        """The worker of all replicas, if the trace has other workers, too; else empty."""
-        return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""
 
     def evidence(self, kind: type[Seen]) -> Iterator[tuple[Optimizer, Seen]]:
         """The evidence of this kind, each with its optimizer."""

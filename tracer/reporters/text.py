@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from rich.text import Text
 
 from tracer.errors import shown
-from tracer.findings.rule import Rule, to_report
+from tracer.findings.rule import Rule, at_least, findings
 from tracer.layout import paragraph, printed
 from tracer.model import counts as measures
 from tracer.model.evidence import NoStep
@@ -103,9 +103,11 @@ def _head(trace: Trace, part: columns.Part, width: int, many: Sequence[Summary])
         texts.append(("", "", ""))
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
     texts += [(begin + shown(note), indent, WARNING) for note in trace.notes]
-    if findings := to_report(trace):
+    # Info findings repeat the counts, and a healthy run has some, too: TensorFlow traces a function
+    # twice, the last batch is smaller.
+    if reported := at_least(findings(trace), "warning"):
         texts += [("", "", ""), (_FINDINGS, "", "bold")]
-    for finding in findings:
+    for finding in reported:
         text = f"{finding.severity}[{finding.code}]: {finding.text}"
         texts += [(text, "  ", STYLES[finding.severity]), (finding.advice, "    ", "")]
     return [line for text, *form in texts for line in paragraph(text, width, *form)]
@@ -167,7 +169,7 @@ def warnings(trace: Trace) -> list[str]:
 def headline(summary: Summary) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace, passed, replicas = summary.trace, summary.passed, len(summary.replicas)
-    root, *nested = summary.optimizers
+    (root, *nested), workers = summary.optimizers, summary.workers
     copy, strategy = replica_noun(trace), trace.data.environment.get("strategy")
     line, brand = program_lines(trace).get(summary.root), KIND_WORDS[root.kind].brand or root.kind
     keras2 = "tf_keras" if "tf_keras" in trace.data.environment else "Keras 2"
@@ -186,8 +188,8 @@ def headline(summary: Summary) -> str:
         (True, f"{of}{some(len(summary.variables), summary.dialect.variable)}"),
         (shards > 1, f"sharded up to {shards:,} ways"),
         (replicas > 1, some(replicas, copy)),
-        (copy == "replica" and len(summary.workers) > 1, some(len(summary.workers), "worker")),
-        (summary.only_worker, f"in {summary.only_worker}"),
+        (copy == "replica" and len(workers) > 1, some(len(workers), "worker")),
+        (len(workers) == 1 < len(trace.workers), f"in {', '.join(workers)}"),
     )
     return shown(f"{class_of(root)}{''.join(made)}: {', '.join(did)}")
 
