@@ -464,6 +464,23 @@ def test_a_schedule_is_named(make: Callable[[Any], Any], said: str) -> None:
     assert f"Learning rate by {rate.schedule[:30]}" in " ".join(render(tracer.trace_of(tx)).split())
 
 
+@pytest.mark.parametrize("inject", [True, False])
+def test_the_rate_of_a_schedule_in_a_second_block(inject: bool) -> None:
+    """Optax's own schedule, and one of the program that `inject_hyperparams` calls."""
+    schedule = (lambda step: 1 - step / 16) if inject else optax.linear_schedule(1.0, 0.0, 16)
+    make = optax.inject_hyperparams(optax.sgd) if inject else optax.sgd
+    tx = tracer.wrap(make(schedule))
+    update, state = jax.jit(tx.update), tx.init(params())
+    for first, steps in ((1, 3), (0.8125, 4)):
+        with tracer.record() as recording:
+            for _ in range(steps):
+                _, state = update(params(), state, params())
+        ((run,),) = (rate.runs for rate in recording.trace().data.rates)
+        assert (run.count, run.value, run.last) == (steps, first, first - (steps - 1) / 16)
+    runs = [run for rate in tracer.trace_of(tx).data.rates for run in rate.runs]
+    assert (runs[0].value, runs[-1].last) == (1, 1 - 6 / 16)
+
+
 def test_a_schedule_is_not_called() -> None:
     calls: list[Any] = []
 

@@ -73,7 +73,7 @@ class Facts(Collector):
             self._ends = first, after
 
     def block_begins(self) -> None:
-        """What the counts in states say is only known of the first block."""
+        """Begin another run: none is in two traces."""
         self._past = self.root.step_count()
 
     def evidence(self) -> Iterator[Evidence]:
@@ -93,22 +93,31 @@ class Facts(Collector):
         for number, (decay, leaves) in enumerate(self._decays if steps else ()):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
         runs = tuple(self._runs(steps))
-        if runs or self._schedule:
+        if runs or (self._schedule and not self.root.blocks.counters.rates):  # else it is reported
             every = tuple(range(len(self.root.variables.plain)))
             yield Rate(root, "rate", 0, every, runs, schedule=self._schedule)
 
     def _runs(self, steps: int) -> Iterator[RateRun]:
-        """The values of the rate, if known: one number, or those of a schedule of optax."""
+        """The values of the rate, if known: one number, or those of a schedule of optax.
+
+        After a baseline, they are known if each step got the state of the one before.
+        """
         begin, end = self._counts()
         match self._rates if steps else []:
             case [float(rate)] if rate >= 0:
                 yield RateRun(1, steps, rate, rate)
             case [schedule] if callable(schedule) and is_of_optax(schedule):
                 is_free = compat.is_plain() and not compat.is_called_by_program()
-                if begin >= 0 and not self._past and is_free:
-                    with suppress_faults():
-                        first, last = (float(schedule(at)) for at in (begin, max(begin, end - 1)))
-                        yield RateRun(1, steps, first, last, 1 + (first != last))
+                past = self._past if end - begin == steps else 0
+                if begin >= 0 and past == self._past and is_free:
+                    middle = begin + past
+                    parts = (0, past, begin, middle), (past, steps, middle, end)
+                    for done, until, at, stop in parts:
+                        if done < until:
+                            with suppress_faults():
+                                first, last = map(float, map(schedule, (at, max(at, stop - 1))))
+                                values = 1 + (first != last)
+                                yield RateRun(done + 1, until - done, first, last, values)
 
     def _counts(self) -> tuple[int, int]:
         """Where the count in the state began and ended; -1 if it is unknown."""

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
-from tracer.backends.optax.inside import rates_in, under_way
+from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
 from tracer.backends.optax.leaves import names_in
 from tracer.core.interrupts import suppress_faults
 from tracer.core.patches import Patch
@@ -128,7 +128,8 @@ def _count_in(state: "OptState") -> jax.Array | None:
 def rate_in(transformation: object, state: "OptState") -> jax.Array | int:
     """The bits of the learning rate in a state, if it is the only one of a transformation."""
     rates = [held.hyperparams.get("learning_rate") for held in _named(state, "InjectStateful")]
-    is_only = len(rates) == 1 and rates_in(transformation) == [None]
+    own = rates_in(transformation)
+    is_only = len(rates) == len(own) == 1 and not (callable(own[0]) and is_of_optax(own[0]))
     is_known = is_only and getattr(rates[0], "shape", None) == ()
     return values.bits_of_rate(rates[0]) if is_known else values.NO_RATE
 
