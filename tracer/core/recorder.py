@@ -326,6 +326,8 @@ class Recorder(Root):
     def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:
         """End a call; if it closes a block, count it: in eager mode now, otherwise in its graph.
 
+        Its sites go to its parent, unless the parent is in another place: then they are a block.
+
         `failed` if an exception ended the call: `error`, for a step or group method.
         """
         for inside in self.calls_under_way.take_off(call):
@@ -340,7 +342,13 @@ class Recorder(Root):
         else:  # which of many updates ran is unknown
             self._note_failed(call)
         if ran and call.sites:
-            self._hand_on(call, failed)
+            self.blocks.note(call, failed)
+            parent = call.parent
+            if parent is not None and parent.place == call.place:
+                parent.sites += call.sites
+                parent.site_notes += call.site_notes
+            else:
+                self.blocks.close(call, failed)
         if isinstance(call, Step):  # until now it was under way for readers
             self._ended(call)
             if not failed:
@@ -352,16 +360,6 @@ class Recorder(Root):
         if isinstance(step, Step) and leaves and not stops:
             self.collectors.call("step_raised", step, error)
         call.extra = None
-
-    def _hand_on(self, call: Call, failed: bool) -> None:
-        """Add a call's sites to its parent; close a block if the parent's place differs."""
-        self.blocks.note(call, failed)
-        parent = call.parent
-        if parent is not None and parent.place == call.place:
-            parent.sites += call.sites
-            parent.site_notes += call.site_notes
-        else:
-            self.blocks.close(call, failed)
 
     def _tell_collectors(self, step: Step) -> None:
         """Tell the collectors that a step has ended."""
