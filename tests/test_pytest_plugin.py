@@ -496,5 +496,5 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
     result.assert_outcomes(failed=5)
     assert "tracer/" not in result.stdout.str().replace("optimizer_tracer", "")
     assert "contextlib" not in result.stdout.str()
-    asked = "cannot trace a Model: did you mean its optimizer, as in `model.optimizer`?"
+    asked = "of a model, give `model.optimizer`"
     assert sum(asked in line for line in result.outlines if line.startswith("E ")) == 3

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracer.model.trace import Trace
     from tracer.testing.assertions import Check
 
-__tracebackhide__ = True
-
 T = TypeVar("T")
 
 MARKER = "optimizer_updates"
@@ -81,6 +79,7 @@ class OptimizerTracer:
         Arguments of `tracer.assert_updates` are checked when the body of the test has ended. With
         `effects=True`, the trace also says which weights each step changed.
         """
+        __tracebackhide__ = True
         self.recording.take(optimizer, effects=effects)
         if expected:
             from tracer.api import recording_of
@@ -128,6 +127,7 @@ def _body(
     item: pytest.Item, checks: "list[Callable[[Trace], str]]", failures: list[str]
 ) -> Iterator[None]:
     """Trace the body of a test, and add to `failures` why it should fail although it passed."""
+    __tracebackhide__ = True
     traced = item.stash.get(_fixture, None)
     effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
     recording: Recording | None = None

@@ -408,8 +408,10 @@ def test_an_uncounted_step_beside_a_function_that_counts(
     truth = minus(readings(variables), before)
     assert truth["kernel"] == Reading(5)
     assert_right(recording.trace(), variables, truth)
-    (note,) = recording.trace().notes
-    assert ": only and steps, traced before the optimizer was wrapped, are traced again" in note
+    notes = recording.trace().notes
+    assert len(notes) == (kind != "v1")  # its note is on the older one, which the block did not use
+    again = ": only and steps, traced before the optimizer was wrapped, are traced again"
+    assert all(again in note for note in notes)
 
 
 def test_a_function_is_found_by_name_though_its_code_reaches_a_namesake() -> None:

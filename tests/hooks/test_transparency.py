@@ -29,7 +29,7 @@ legacy = keras2.optimizers.legacy
 Make = Callable[[], Any]
 
 
-_NOT_ON_THEIR_OWN = ("AdagradDA", "LossScale", "Multi", "", "SyncReplicas")
+_NOT_ON_THEIR_OWN = ("AdagradDA", "LossScale", "Multi", "", "OptimizerV2", "SyncReplicas")
 _MODULES = {"legacy": legacy, "keras2": keras2.optimizers, "v1": v1}
 if keras3 is not None:
     _MODULES["keras3"] = keras3.optimizers

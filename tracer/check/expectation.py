@@ -114,11 +114,7 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
         for replica in summary.replicas:
             if got := _wrong(summary, replica, measure, expected):
                 wrong.setdefault(got, []).append(summary)
-    texts = [
-        f"{got} ({listed([own.optimizers[0].name for own in of], 3)})" if len(wrong) > 1 else got
-        for got, of in wrong.items()
-    ]
-    return ("; ".join(texts), list(chain(*wrong.values()))) if wrong else None
+    return ("; ".join(wrong), list(chain(*wrong.values()))) if wrong else None
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:

@@ -44,8 +44,8 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
     kind = kind_of(type(optimizer))
     if kind is None:
         raise UnsupportedOptimizer(
-            f"cannot trace {described(optimizer)}: wrap takes {WRAPPABLE}, and not "
-            "the model or the state that holds it"
+            f"cannot trace {described(optimizer)}: wrap takes {WRAPPABLE}; of a "
+            "model, give `model.optimizer`"
         )
     name = backends.name_of(kind)
     if name not in backends.BACKENDS:
