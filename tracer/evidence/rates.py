@@ -15,7 +15,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from tracer.core.backend import Root
-from tracer.core.calls import Call
+from tracer.core.calls import Call, Step
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import Binding
@@ -93,20 +93,20 @@ class Rates(Collector):
                 self._begun = 0  # its count was made in the first step
             self._find_members(own)
         if call.place.graph is not None and optimizers.all[0].kind.name == "v1":
-            self._look(1)  # a number is a constant of the graph
+            self._look(self.root.step_count() + 1)  # a number is a constant of the graph
             self._looks = 0
 
     def _optimizer(self) -> object:
         """The optimizer, if there is one and it is alive."""
         return self._traced[0].optimizer() if len(self._traced) == 1 else None
 
-    def step_ends(self, call: Call) -> None:
+    def step_ends(self, call: Step) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
         throttle = self.root.collectors.throttle
         if call.parent is None and self.root.backend.watches_rates:
-            self._look(0)
+            self._look(max(call.numbers.values()))
         elif call.parent is None and perf_counter() >= throttle.due:
-            throttle.run(lambda: self._look(0))
+            throttle.run(lambda: self._look(self.root.step_count()))
 
     def step_traced(self, call: Call) -> None:
         """Remember the graph: it may also assign the rate."""
@@ -115,7 +115,7 @@ class Rates(Collector):
 
     def function_called(self) -> None:
         """Read the rates that the function's steps will use."""
-        self._look(1)
+        self._look(self.root.step_count() + 1)
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
@@ -133,7 +133,7 @@ class Rates(Collector):
         in_programs = backend.looks_with_trace and self.root.blocks.counters.in_programs
         if in_programs and end > max(self._read, self._past):
             is_first = not self._looks
-            self._look(0)
+            self._look(end)
             self._since = self._past + 1 if is_first else self._since
         optimizer, rate = self._optimizer(), None
         if optimizer is not None:
@@ -166,10 +166,10 @@ class Rates(Collector):
                 return (RateRun(1, self.root.step_count(), first, last, len({first, last})),)
         return ()
 
-    def _look(self, later: int) -> None:
-        """Read the rates for the step `later` steps after the last, and record changes."""
+    def _look(self, step: int) -> None:
+        """Read the rates for this step, and record changes."""
         with suppress_faults():  # a value may be unreadable now
-            own, step = self._optimizer(), self.root.step_count() + later
+            own = self._optimizer()
             now = () if own is None else self.root.backend.rates_of(own)
             if now != self._last:
                 if _numbers(now).keys() != _numbers(self._last).keys():
