@@ -134,8 +134,8 @@ def _in_steps(summaries: Sequence[Summary], measure: Selection, total: int) -> s
         return ""
     timeline = summaries[0].timeline(measure)
     known = sum(count * number for (count,), number in timeline.spread.items()) == total
-    replicas = some(len(summaries[0].replicas), replica_noun(summaries[0].trace))
-    of_all = "" if replicas.startswith("1 ") else f", of {replicas} together"
+    number, noun = len(summaries[0].replicas), replica_noun(summaries[0].trace)
+    of_all = f", of {some(number, noun)} together" if number > 1 else ""
     return f": {_spread(timeline, lambda count: count > 0)}{of_all}" if known else ""
 
 
