@@ -1,10 +1,11 @@
-"""Lay out text as lines that fit a width: paragraphs and tables. Knows nothing of traces."""
+"""Lay out text as lines that fit a width, and print it. Knows nothing of traces."""
 
 import io
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from textwrap import wrap
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -120,6 +121,20 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
     )
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
     return out.getvalue()
+
+
+def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
+    """Print the text that `render` makes for a width (None if unknown), coloured or not.
+
+    `file` is `sys.stdout` by default. Characters that its encoding lacks are escaped. Rich decides
+    on width and colour, as `NO_COLOR`, `FORCE_COLOR`, `TERM` and `COLUMNS` say.
+    """
+    file = sys.stdout if file is None else file
+    terminal = Console(file=file, force_jupyter=False)
+    colored = terminal.color_system is not None and not terminal.no_color
+    text = render(terminal.width if terminal.is_terminal else None, colored)
+    encoding = file.encoding or "utf-8"
+    file.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _written(figure: Figure) -> str:

@@ -197,7 +197,7 @@ def report(
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step, replica)
     kind = formats.chosen(format, output)
-    formats.put(lambda width, color: formats.render(trace, kind, by, part, width, color), output)
+    _put(lambda width, color: formats.render(trace, kind, by, part, width, color), output)
 
 
 @_command(
@@ -216,12 +216,13 @@ def diff(before: str, after: str) -> int:
     The exit status is 0 if all counts are equal, 1 if not. Layers that Keras
     numbered differently (dense_3 and dense) are matched by shapes and order.
     """
+    from tracer.layout import print_text
     from tracer.model import tracefile
-    from tracer.reporters import comparison, formats
+    from tracer.reporters import comparison
 
     traces = tracefile.load(before), tracefile.load(after)
     differences = comparison.differences(*traces)
-    formats.print_text(
+    print_text(
         lambda width, color: comparison.render(*traces, differences, width=width, color=color)
     )
     return int(bool(differences))
@@ -285,7 +286,6 @@ def check(
     """
     from tracer.check import verdicts
     from tracer.model.tracefile import load_run
-    from tracer.reporters import formats
 
     needed = findings or not expect
     own, ignored = verdicts.from_project(Path.cwd()) if needed else ([], [])
@@ -302,7 +302,7 @@ def check(
         allow_unfinished=allow_unfinished,
     )
     content = getattr(verdicts, f"as_{format}")(results)
-    formats.put(lambda width, color: content, output)
+    _put(lambda width, color: content, output)
     return int(any(each.reason for each in results))
 
 
@@ -320,9 +320,10 @@ def explain(code: str | None) -> None:
     Without CODE, all findings are listed.
     """
     from tracer.findings.rule import RULES, rule_of
-    from tracer.reporters import formats, text
+    from tracer.layout import print_text
+    from tracer.reporters import text
 
-    formats.print_text(
+    print_text(
         partial(text.listing, RULES) if code is None else partial(text.explanation, rule_of(code))
     )
 
@@ -337,6 +338,18 @@ def demo() -> None:
     from tracer.cli import demo
 
     demo.main()
+
+
+def _put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
+    """Write a text to a file, whole, and say so; print it if `output` is None."""
+    from tracer.layout import print_text
+    from tracer.model.tracefile import write
+
+    if output is None:
+        print_text(render)
+    else:
+        write(output, render(None, False).encode("utf-8", "backslashreplace"))
+        print(f"tracer: wrote {output}", file=sys.stderr)
 
 
 def main() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Write the report in any format to a file, a terminal or a notebook.
+"""The report in any format.
 
 JSON, CSV and Markdown are made here; text and HTML have their own modules.
 """
@@ -8,21 +8,18 @@ import html
 import io
 import json
 import re
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TextIO
 
 import msgspec
-from rich.console import Console
 
 from tracer.errors import Mistake, shown
 from tracer.findings.rule import findings
-from tracer.layout import Figure
+from tracer.layout import Figure, print_text
 from tracer.model.phrases import endings, rates_of, sentences_on
 from tracer.model.trace import Trace
-from tracer.model.tracefile import write
 from tracer.reporters import columns, text
 from tracer.reporters.columns import WHOLE, By, Part
 from tracer.reporters.text import answer, question
@@ -36,33 +33,6 @@ def print_report(trace: Trace, by: By | None = None, file: TextIO | None = None)
     table that does not exist.
     """
     print_text(lambda width, color: text.render(trace, by, width=width, color=color), file)
-
-
-def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
-    """Print the text that `render` makes for a width (None if unknown), coloured or not.
-
-    Rich decides on both, as `NO_COLOR`, `FORCE_COLOR`, `TERM` and `COLUMNS` say.
-    """
-    file = sys.stdout if file is None else file
-    terminal = Console(file=file, force_jupyter=False)
-    colored = terminal.color_system is not None and not terminal.no_color
-    written = render(terminal.width if terminal.is_terminal else None, colored)
-    file.write(_encodable(written, file.encoding))
-
-
-def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
-    """Write such a text to a file, whole, and say so; print it if `output` is None."""
-    if output is None:
-        print_text(render)
-    else:
-        write(output, _encodable(render(None, False), "utf-8").encode())
-        print(f"tracer: wrote {output}", file=sys.stderr)
-
-
-def _encodable(text: str, encoding: str | None) -> str:
-    """The text, with characters that the encoding lacks replaced."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 _WIDTH = 100
