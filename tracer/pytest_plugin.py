@@ -96,7 +96,7 @@ class OptimizerTracer:
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected, once the test has ended."""
-        from tracer.check.expectation import incomplete
+        from tracer.check import incomplete
 
         messages = [check(recording.trace()) for check, recording in self._checks]
         if not any(messages) and self.trace.optimizers:

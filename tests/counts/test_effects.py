@@ -19,8 +19,7 @@ from support.libraries import keras2, keras3, needs_keras3
 from support.odometers import KINDS
 
 import tracer
-from tracer.check import verdicts
-from tracer.check.verdicts import read
+from tracer.check import read, verdicts
 
 pytestmark = pytest.mark.wide(rest="sweep")
 
@@ -306,7 +305,7 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     trace = tracer.trace_of(optimizer)
     (note,) = trace.notes
     assert trace.complete and note.startswith("effects are unknown for 3 steps")
-    assert not verdicts.check(trace, [read("steps=3")])[0].reason
+    assert not verdicts(trace, [read("steps=3")])[0].reason
     tracer.unwrap(optimizer, retrace=True)
     tracer.wrap(optimizer)
     with tracer.record(effects=True) as recording:

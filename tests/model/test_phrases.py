@@ -6,8 +6,7 @@ from support import traces
 from support.traces import block, request, step, update
 
 from tracer import Trace
-from tracer.check import verdicts
-from tracer.check.verdicts import read
+from tracer.check import read, verdicts
 from tracer.findings.steps import steps_skipped
 from tracer.model.counts import updates
 from tracer.model.phrases import endings, every, reason
@@ -74,14 +73,14 @@ def test_every_report_says_it() -> None:
 
 
 def test_a_run_that_failed_is_no_proof() -> None:
-    found = verdicts.check(with_programs(GOOD, FAILED), [read("steps=10")])
+    found = verdicts(with_programs(GOOD, FAILED), [read("steps=10")])
     assert [(each.text, bool(each.reason)) for each in found] == [
         ("steps=10", False),
         ("the program ended well", True),
     ]
-    found = verdicts.check(with_programs(GOOD, FAILED), [read("steps=10")], allow_unfinished=True)
+    found = verdicts(with_programs(GOOD, FAILED), [read("steps=10")], allow_unfinished=True)
     assert [(each.text, bool(each.reason)) for each in found] == [("steps=10", False)]
-    assert not any(each.reason for each in verdicts.check(with_programs(GOOD), []))
+    assert not any(each.reason for each in verdicts(with_programs(GOOD), []))
 
 
 def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:

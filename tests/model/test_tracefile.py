@@ -15,8 +15,7 @@ from support.cost import at_most
 from support.traces import called
 
 import tracer
-from tracer.check import verdicts
-from tracer.check.verdicts import read
+from tracer.check import as_github, as_text, read, verdicts
 from tracer.cli.process import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
@@ -248,8 +247,8 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts += [formats.render(trace, each) for each in ("text", "json", "csv")]
     texts += [comparison.render(trace, healthy, comparison.differences(trace, healthy))]
     wanted = [read(each) for each in ("updates=99999", "updates=99999/step")]
-    found = verdicts.check(trace, wanted, "info")
-    texts += [verdicts.as_text(found), verdicts.as_github(found)]
+    found = verdicts(trace, wanted, "info")
+    texts += [as_text(found), as_github(found)]
     asked: list[Callable[[], object]] = [
         lambda: trace.updates(variable="nothing"),
         lambda: trace.updates(worker="nothing"),

@@ -11,9 +11,9 @@ from pathlib import Path
 LIMITS = {
     "report": 16,
     "page": 18,
-    "check that fails": 17,
-    "diff": 8,
-    "assertion that fails": 40,
+    "check that fails": 15,
+    "diff": 7,
+    "assertion that fails": 39,
 }
 
 CODE = """

@@ -11,8 +11,7 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 import tracer
-from tracer.check import verdicts
-from tracer.check.verdicts import read
+from tracer.check import read, verdicts
 from tracer.model.records import Note
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
@@ -286,7 +285,7 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, near: str) -> None:
     for name, check in checks.items():
         assert f"The trace holds {near}" in " ".join((check(trace) or "").split()), name
     with pytest.raises(tracer.UnknownName, match="no variable"):
-        verdicts.check(trace, [read(f"updates[{wanted}]=0")])
+        verdicts(trace, [read(f"updates[{wanted}]=0")])
 
 
 def test_no_variables_are_no_frozen_ones() -> None:

@@ -6,15 +6,14 @@ import pytest
 from support import traces
 
 import tracer
-from tracer.check import verdicts
-from tracer.check.verdicts import BadExpectation, read
+from tracer.check import BadExpectation, read, verdicts
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, expect_updates
 
 
 def reasons(trace: Trace, *texts: str) -> list[str]:
     """The first line of why each expression does not hold; empty if it does."""
-    found = verdicts.check(trace, [read(text) for text in texts])
+    found = verdicts(trace, [read(text) for text in texts])
     return [verdict.reason.partition("\n")[0] for verdict in found]
 
 
@@ -46,7 +45,7 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
 def test_an_expression_fails_as_the_assertion_does(
     text: str, expected: Check, make: Callable[[], Trace]
 ) -> None:
-    (verdict,) = verdicts.check(make(), [read(text)])
+    (verdict,) = verdicts(make(), [read(text)])
     assert verdict.reason == expected(make()) != ""
 
 

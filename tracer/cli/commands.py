@@ -284,25 +284,24 @@ def check(
     The exit status is 0 if all holds, 1 if not, 2 for a mistake in the command.
     An incomplete trace does not pass.
     """
-    from tracer.check import verdicts
+    from tracer.check import FORMATS, from_project, read, verdicts
     from tracer.model.tracefile import load_run
 
     needed = findings or not expect
-    own, ignored = verdicts.from_project(Path.cwd()) if needed else ([], [])
-    wanted = list(map(verdicts.read, expect or ())) or own
+    own, ignored = from_project(Path.cwd()) if needed else ([], [])
+    wanted = list(map(read, expect or ())) or own
     if not wanted and findings is None:
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
-    results = verdicts.check(
+    results = verdicts(
         load_run(path),
         wanted,
         findings,
         ignore=[*(ignore or ()), *ignored],
         allow_unfinished=allow_unfinished,
     )
-    content = getattr(verdicts, f"as_{format}")(results)
-    _put(lambda width, color: content, output)
+    _put(lambda width, color: FORMATS[format](results), output)
     return int(any(each.reason for each in results))
 
 

@@ -12,8 +12,15 @@ from dataclasses import replace
 from types import TracebackType
 
 from tracer.api import Recording, record, recording_of
-from tracer.check import expectation
-from tracer.check.expectation import METHODS, Expectation, Quantity, runs_for_all
+from tracer.check import (
+    METHODS,
+    Expectation,
+    Quantity,
+    failure,
+    never_updated,
+    runs_for_all,
+    unknown,
+)
 from tracer.errors import unknown_name
 from tracer.hooks.family import kind_to_trace
 from tracer.model.records import Kind
@@ -208,8 +215,8 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
         targets = targets_of(trace, given, weights=True)
         why, instead = why_unknown(trace, targets, given)
         if why:
-            return expectation.unknown(trace, [Expectation("updates", 1, None)], why, instead)
-        return expectation.never_updated(trace, [(each.name, each.index) for each in targets])
+            return unknown(trace, [Expectation("updates", 1, None)], why, instead)
+        return never_updated(trace, [(each.name, each.index) for each in targets])
 
     return Assertion(optimizer, check)
 
@@ -275,7 +282,7 @@ def _check(expected: Sequence[Expectation], variables: object, is_never: bool = 
 
     def check(trace: Trace) -> str:
         if given is None and not is_never:
-            return expectation.failure(trace, expected)
+            return failure(trace, expected)
         targets, method = targets_of(trace, given), expected[0].method
         names = (each.given if isinstance(each.given, str) else each.name for each in targets)
         named, rows = tuple(dict.fromkeys(names)), indices(targets)
@@ -288,8 +295,8 @@ def _check(expected: Sequence[Expectation], variables: object, is_never: bool = 
         elif not (is_never or rows):
             why = why or "no such variable was passed"
         if why:
-            return expectation.unknown(trace, own, why, instead)
-        return expectation.failure(trace, own)
+            return unknown(trace, own, why, instead)
+        return failure(trace, own)
 
     return check
 

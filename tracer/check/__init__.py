@@ -1,1 +1,0 @@
-"""Compare a trace with expectations: for the assertions, the pytest plugin and `tracer check`."""
