@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from weakref import ref
 
 import wrapt
+from msgspec.structs import replace
 
 from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
 from tracer.core.optimizers import forget_numbers
@@ -79,8 +80,11 @@ class Recording(Holder):
                 if is_used or since is None or any(isinstance(each, Fitted) for each in own):
                     found.append((is_used, counted))
         found.sort(key=itemgetter(0), reverse=True)
-        data, objects = combine([each for _, each in found], self._notes(nothing=not found))
-        return Trace(of_this_process(data), finder(objects, canonical) if objects else None)
+        parts = [each for _, each in found]
+        data, objects = parts[0] if len(parts) == 1 else combine(parts)
+        notes = dict.fromkeys([*data.notes, *self._notes(nothing=not parts)])
+        data = of_this_process(replace(data, notes=tuple(notes)))
+        return Trace(data, finder(objects, canonical) if objects else None)
 
     def _notes(self, nothing: bool) -> list[Note]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""

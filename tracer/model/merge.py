@@ -149,8 +149,9 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
         if not taken.isdisjoint(replica.worker for replica in whole.replicas):
             whole = _renamed(whole, f"{{}}#{len(trainings) + 1}")
         trainings.append(whole)
-    joined, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
-    return replace(joined, programs=tuple(sorted(joined.programs, key=lambda each: each.started)))
+    joined, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
+    programs = tuple(sorted(joined.programs, key=lambda each: each.started))
+    return replace(joined, programs=programs, notes=(*joined.notes, *doubts))
 
 
 def _renamed(data: TraceData, pattern: str) -> TraceData:
@@ -168,9 +169,9 @@ def _renamed(data: TraceData, pattern: str) -> TraceData:
 
 
 def combine(
-    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[Note] = ()
-) -> tuple[TraceData, list[Reference]]:
-    """Merge the traces of several optimizers, and add `notes`.
+    parts: Sequence[tuple[TraceData, Sequence[Reference]]],
+) -> tuple[TraceData, Sequence[Reference]]:
+    """Merge the traces of several optimizers.
 
     Each trace comes with its variables' objects: a variable that several optimizers update is one.
     """
@@ -186,8 +187,7 @@ def combine(
         ]
     )
     references = dict(zip(chain(*keys), chain(*(each for _, each in parts)), strict=True))
-    all_notes = tuple(dict.fromkeys((*whole.notes, *notes)))
-    return replace(whole, notes=all_notes), [*references.values()]
+    return whole, [*references.values()]
 
 
 # Joining records.
