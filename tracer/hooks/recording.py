@@ -82,8 +82,8 @@ class Recording(Holder):
         found.sort(key=itemgetter(0), reverse=True)
         parts = [each for _, each in found]
         data, objects = parts[0] if len(parts) == 1 else combine(parts)
-        notes = dict.fromkeys([*data.notes, *self._notes(nothing=not parts)])
-        data = of_this_process(replace(data, notes=tuple(notes)))
+        every = dict.fromkeys([*data.notes, *self._notes(nothing=not parts)])
+        data = of_this_process(replace(data, notes=tuple(every)))
         return Trace(data, finder(objects, canonical) if objects else None)
 
     def _notes(self, nothing: bool) -> list[Note]:
@@ -93,8 +93,8 @@ class Recording(Holder):
             "yourself"
             for name in sorted(self._missed)
         ]
-        unused = [each.unused_note for each in finders() if nothing and each.unused_note]
-        return [*map(Note, dict.fromkeys([*missed, *self._unseen, *unused]))]
+        unused = [each.unused_note for each in (finders() if nothing else ())]
+        return [*map(Note, dict.fromkeys([*missed, *self._unseen, *filter(None, unused)]))]
 
     @property
     def used(self) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
 from itertools import chain, count
 from weakref import ref
@@ -60,12 +61,15 @@ def finder(
 
     `canonical` returns the object that identifies a variable.
     """
-    living = enumerate(reference and reference() for reference in objects)
-    index_of = {id(canonical(own)): index for index, own in living if own is not None}
+
+    @cache  # most traces are never asked for an object
+    def indices() -> dict[int, int]:
+        living = enumerate(reference and reference() for reference in objects)
+        return {id(canonical(own)): index for index, own in living if own is not None}
 
     def find(variable: object) -> int | None:
         own = canonical(variable)
-        index = index_of.get(id(own))
+        index = indices().get(id(own))
         reference = None if index is None else objects[index]
         found = reference and reference()  # None if collected: the id may be another object's
         return index if found is not None and canonical(found) is own else None
