@@ -88,7 +88,7 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
     for number in range(3):
         step(tf.constant(number + 1.0))
     (said,) = sentences_on(summaries_of(tracer.trace_of(optimizer))[0])
-    text = "0.5 at 3 looks" if where == "nowhere" else "by assignments in a function"
+    text = "0.5, read 3 times" if where == "nowhere" else "by assignments in a function"
     assert said == f"Learning rate {text}."
 
 

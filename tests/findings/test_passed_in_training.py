@@ -204,6 +204,21 @@ def test_base_that_is_frozen_to_the_end(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_was_frozen_in_a_first_phase(kind: str) -> None:
+    """It has the rows of that phase, though another optimizer trains it later."""
+    with tracer.record() as recording:
+        transfer = Transfer(kind)
+        assert not transfer.learns(transfer.fit)
+        transfer.base.trainable = True
+        transfer.optimizer = SGD[kind]()
+        transfer.compile()
+        assert transfer.learns(transfer.fit)
+    (row,) = recording.trace().data.not_updated
+    assert (row.root, row.why, row.since, len(row.variables)) == (0, "frozen", 0, 6)
+    assert "frozen; updated by " in tracer.reporters.text.render(recording.trace())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last", [False, True])
 def test_callback_that_makes_the_base_trainable(kind: str, last: bool) -> None:
     transfer = Transfer(kind)
@@ -406,7 +421,7 @@ def test_another_optimizer_that_trains_what_is_frozen(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("averaged", [False, True])
-def test_a_model_in_the_loss_that_no_optimizer_gets(
+def test_what_the_loss_uses_and_no_optimizer_gets(
     kind: str, compiled: bool, averaged: bool
 ) -> None:
     """It has rows, unless the program itself changes it, as an average or a target network."""
@@ -414,10 +429,11 @@ def test_a_model_in_the_loss_that_no_optimizer_gets(
     layers = library.layers
     trunk = library.Sequential([layers.Input((3,)), layers.Dense(4, name="lost")], name="trunk")
     head = library.Sequential([layers.Input((4,)), layers.Dense(1, name="out")], name="head")
+    scale = tf.Variable(2.0, name="scale")
 
     def step() -> None:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((head(trunk(X)) - Y) ** 2)
+            loss = tf.reduce_mean((scale * head(trunk(X)) - Y) ** 2)
         own = head.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
 
@@ -427,9 +443,10 @@ def test_a_model_in_the_loss_that_no_optimizer_gets(
         step()
         if averaged:
             trunk.set_weights([0.9 * each for each in trunk.get_weights()])
+            scale.assign(0.9 * scale)
     changed = any((a != b).any() for a, b in zip(before, trunk.get_weights(), strict=True))
     assert changed is averaged
-    lost = {} if averaged else {("not passed", 0): ["lost/kernel", "lost/bias"]}
+    lost = {} if averaged else {("not passed", 0): ["lost/kernel", "lost/bias", "scale"]}
     assert rows(tracer.trace_of(optimizer)) == lost
     assert not bad(tracer.trace_of(optimizer))
 

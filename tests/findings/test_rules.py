@@ -747,7 +747,7 @@ def test_one_is_singular() -> None:
     idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
     texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
     assert texts == [
-        "4 functions (train_0, train_1, train_2 and 1 more): 4 of their 4 graphs never ran."
+        "4 functions (train_0, train_1, train_2 and train_3): 4 of their 4 graphs never ran."
     ]
     once = trace(healthy(Run(1, 1, 1)))
     assert "): 1 step, " in render(once)

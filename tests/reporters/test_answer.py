@@ -30,7 +30,7 @@ def test_a_rate_multiplies_to_its_total(counts: list[int], replicas: int) -> Non
     ran = re.match(
         r"update_step ran (?:(once|twice)|(\d+)(?: to (\d+))? times) "
         r"(?:a step|in (?:each of )?(\d+) steps?)(?: on each of (\d+) replicas)?: "
-        r"(\d+) executions? in (\d+) steps?(?:, (\d+) of which updated nothing)?",
+        r"(\d+) executions? in (\d+) steps?(?:; (\d+) of the steps updated nothing)?",
         said,
     )
     if ran is None:
@@ -93,7 +93,7 @@ def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
         ),
         (
             by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),
-            "Each of 3 steps made 1 update: 3 updates in 8 steps, 5 of which updated nothing",
+            "Each of 3 steps made 1 update: 3 updates in 8 steps; 5 of the steps updated nothing",
         ),
     ],
 )

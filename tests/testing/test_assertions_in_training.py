@@ -212,3 +212,25 @@ def test_what_is_no_optimizer_is_refused_at_once() -> None:
         tracer.assert_updates("sgd", total=1),
     ):
         raise AssertionError("the block ran")
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_the_layers_in_a_module(kind: str) -> None:
+    """A layer of Keras 3 is no `tf.Module`, which finds no variables of it."""
+    layers = library_of(kind).layers
+    module, optimizer = tf.Module(), odometers.ODOMETERS[kind]()
+    module.inner = tf.Module()
+    module.inner.layers = [layers.Dense(2, name="first"), layers.Dense(2, name="second")]
+    module.scale = tf.Variable(2.0, name="scale")
+    x = tf.ones((4, 2))
+    first, second = module.inner.layers
+
+    def train() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(module.scale * second(first(x)))
+        own = [*second.trainable_variables, module.scale]
+        optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+
+    expected = r"1 of each of 5 variables, got none for 2 of them(.|\n)*first/kernel"
+    with pytest.raises(AssertionError, match=expected), tracer.assert_all_updated(module):
+        train()

@@ -4,8 +4,9 @@ The models that an optimizer trains are found on the stack, while a step is trac
 step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
 models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
 if there are none, those with a variable that was passed. And those with a variable that was not
-passed though a `GradientTape` on the stack watches it: the loss was computed with it. For
-`tf.compat.v1`, the trainable variables of the graph are the model.
+passed though a `GradientTape` on the stack watches it: the loss was computed with it; such a
+variable counts without a model, too. For `tf.compat.v1`, the trainable variables of the graph are
+the model.
 
 The layers are read again when a function with a step is called: a traced step keeps updating the
 variables that were trainable when it was traced. In eager mode they are not read in each step, so
@@ -123,7 +124,7 @@ class ModelMonitor(Collector):
         passed = {id(each) for each in got if each is not None}
         optimizers = {*map(id, self.root.optimizers.alive())}
         around = {id(each): each for each in _values_around()}
-        watched = {id(self._identify(each)) for each in _watched_in(around.values())}
+        watched = {id(self._identify(each)): each for each in _watched_in(around.values())}
         trained, partly, used = list[Any](), list[Any](), list[Any]()
         homes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
         classes = tuple(each for each in homes if isinstance(each, type))
@@ -135,16 +136,16 @@ class ModelMonitor(Collector):
                     trained.append(model)
                 elif own & passed:
                     partly.append(model)
-                elif own & watched:
+                elif own & watched.keys():
                     used.append(model)
         found = (trained or partly) + used
         self._models |= {id(model): ref(model) for model in found}
         with suppress_faults():
-            self._look()
+            self._look(watched)
         return found
 
-    def _look(self) -> None:
-        """Read which layers of the living models are frozen."""
+    def _look(self, watched: dict[int, Any] | None = None) -> None:
+        """Read which layers of the living models are frozen; `watched` by tapes: by id."""
         models = [model for each in self._models.values() if (model := each()) is not None]
         trainable = {id(self._identify(v)) for model in models for v in model.trainable_variables}
         layers = {id(layer): layer for model in models for layer in model._flatten_layers()}
@@ -157,6 +158,8 @@ class ModelMonitor(Collector):
                 self._see(variable, "not passed")
             elif is_frozen and (trainable or own not in self._seen):
                 self._see(variable, "frozen")
+        for variable in (each for own, each in (watched or {}).items() if own not in self._seen):
+            self._see(variable, "not passed")
         self._changes_elsewhere()  # keeps the first values
 
     def _see(self, variable: Any, why: Any) -> None:
@@ -270,8 +273,17 @@ _HOMES = (
 def weights_of(given: Any) -> list[Any]:
     """The variables that gradients can train, of a layer, a model or a `tf.Module`.
 
-    Those of frozen layers, too; not the averages of a `BatchNormalization`, for example.
+    Those of frozen layers, too; not the averages of a `BatchNormalization`, for example. A layer of
+    Keras 3 is no `tf.Module`, so the `trainable_variables` of a module lack those of its layers.
     """
-    layers = given._flatten_layers() if hasattr(given, "_flatten_layers") else ()
-    every = [*given.trainable_variables, *(own for layer in layers for own in _weights_of(layer))]
+    inside = given._flatten(predicate=_is_layer) if hasattr(given, "_flatten") else ()
+    parts = [given, *inside]
+    layers = (layer for each in parts if _is_layer(each) for layer in each._flatten_layers())
+    every = [v for each in parts for v in each.trainable_variables]
+    every += [own for layer in layers for own in _weights_of(layer)]
     return list({id(each): each for each in every}.values())
+
+
+def _is_layer(value: object) -> bool:
+    """True for a layer or a model of any Keras."""
+    return hasattr(type(value), "_flatten_layers")

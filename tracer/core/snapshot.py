@@ -222,7 +222,7 @@ class Reader:
         for each in found:
             key = id(each.reference)
             was_got = key in own and not (each.why == "frozen" and each.since)
-            if was_got or key in others:  # something else trains it
+            if was_got or (key in others and each.why != "frozen"):  # something else trains it
                 continue
             if key not in known:
                 known[key] = len(variables)

@@ -318,7 +318,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     title="the gradient was None",
     why="The loss does not depend on the variable in these steps, so it does not learn.",
     advice=(
-        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused "
+        "Look for what cuts the variable from the loss (tf.stop_gradient, argmax, an unused "
         "output, rounding, NumPy), or take it out of the list."
     ),
     explanation=(

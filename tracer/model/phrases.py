@@ -24,7 +24,7 @@ from tracer.model.evidence import (
 from tracer.model.records import Optimizer, Rate, RateRun
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
+from tracer.model.words import KIND_WORDS, first_true, listed, plural, some, times
 
 MAX_RATES = 3  # in a sentence
 MAX_NAMES = 3  # of variables, layers or optimizers in a sentence
@@ -323,13 +323,13 @@ def _by_text(rates: Sequence[Rate]) -> dict[str, set[int]]:
 
 
 def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
-    """` in all steps` if each step was read, else ` at 12 looks`; empty for a rate that moved."""
+    """` in all steps` if each was read, else `, read 12 times`; empty for a rate that moved."""
     looks = min(rate.looks for rate in rates)
     known = min(sum(run.count for run in rate.runs) for rate in rates)
     moved = any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates)
     return first_true(
         (moved, ""),
-        (0 < looks < known, f" at {some(looks, 'look')}"),
+        (0 < looks < known, f", read {times(looks)}"),
         (known == summary.steps, " in all steps"),
         (True, f" in {some(known, 'step')}"),
     )

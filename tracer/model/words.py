@@ -45,12 +45,12 @@ def some(numbers: Numbers, noun: str) -> str:
 
 
 def listed(items: Sequence[str], most: int | None = None) -> str:
-    """Join items: `a`, `a and b`, `a, b and c`; at most the first `most`: `a, b and 3 more`.
+    """Join items: `a`, `a and b`, `a, b and c`; of more than `most` + 1 the first: `a and 3 more`.
 
     >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], 1)
     ('a, b and c', 'a and 2 more')
     """
-    if most is not None and len(items) > most:
+    if most is not None and len(items) > most + 1:
         items = [*items[:most], f"{len(items) - most:,} more"]
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
@@ -165,9 +165,10 @@ _KERAS_ON_TORCH = Dialect(
     text={
         "find-nan": "torch.autograd.detect_anomaly()",
         "no-gradient": (
-            "Look for what cuts the parameter from the loss (detach, torch.no_grad, an unused "
-            "output, a missing backward), or set its requires_grad to False. If the model or a "
-            "layer was made again, the optimizer has the old parameters: make the optimizer last."
+            "Look for what cuts the parameter from the loss (detach, torch.no_grad, argmax, "
+            "an unused output, a missing backward), or set its requires_grad to False. If the "
+            "model or a layer was made again, the optimizer has the old parameters: make the "
+            "optimizer last."
         ),
         "never-updated": _TAKEN_AWAY.format("apply"),
     },

@@ -252,7 +252,7 @@ def _nothing_updated(summary: Summary) -> str:
     if not summary.total(measures.updates):
         said = why if summary.steps else ""
     elif any(empty) and not summary.step_unknown(measures.updates):
-        said = f", {span((min(empty), max(empty)))} of which updated nothing{why}"
+        said = f"; {span((min(empty), max(empty)))} of the steps updated nothing{why}"
     thrown = f"; {some(lost, 'result')} {plural(lost, 'was', 'were')} thrown away"
     return f"{said}{thrown if lost else ''}."
 

@@ -423,7 +423,7 @@ def test_steps_that_a_schedule_accumulates_were_not_merely_skipped() -> None:
     trace = tracer.trace_of(tx)
     assert [trace.updates(step=step) for step in range(1, 6)] == [2, 0, 0, 0, 2]
     assert re.search(r"\n2-4 +0 +0 +0   accumulated\n", render(trace))
-    assert "3 of which updated nothing (accumulated);" in trace.answer()
+    assert "3 of the steps updated nothing (accumulated);" in trace.answer()
 
 
 def test_each_decay_is_said_with_the_number_of_its_parameters() -> None:
