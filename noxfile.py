@@ -52,14 +52,12 @@ TEST, DOCS, BACKENDS = (
 ON_JAX = (
     "tests/backends/jax",
     "tests/backends/optax",
-    "tests/mends",
     "tests/truth",
     "tests/twins",
 )
 ON_TORCH = (
     "tests/backends/torch_optim",
     "tests/backends/keras_torch",
-    "tests/mends",
     "tests/truth",
     "tests/twins",
 )

@@ -179,7 +179,18 @@ def test_a_recording_begins_and_ends() -> None:
         assert (trace.steps, trace.updates(), trace.complete) == (8 * epochs, 32 * epochs, True)
 
 
-def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
+def test_eager_steps_between_two_blocks() -> None:
+    """They made the trace of the second block incomplete."""
+    eager, other = model(Odometer(), run_eagerly=True), model(Odometer())
+    for _ in range(3):
+        with tracer.assert_updates(eager.optimizer, total=8 * 4):
+            fit(eager)
+        with tracer.assert_updates(other.optimizer, total=0):
+            fit(eager)
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_wrapped_again_after_it_was_traced_anew_without_the_tracer(fits: bool) -> None:
     optimizer = tracer.wrap(Odometer())
     loop = Loop(optimizer)
     step = jax.jit(loop.step)
@@ -188,6 +199,9 @@ def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
             tracer.unwrap(optimizer, retrace=True)
         if number == 4:
             tracer.wrap(optimizer)
-        loop.state = step(loop.state, X[:8], Y[:8])
+        if fits:
+            loop.model.train_on_batch(X[:8], Y[:8])
+        else:
+            loop.state = step(loop.state, X[:8], Y[:8])
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (4, 4 * 4, True)

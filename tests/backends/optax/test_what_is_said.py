@@ -353,6 +353,20 @@ def test_trees_with_equal_paths_and_other_shapes() -> None:
         train(generator, discriminator)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "of_both"),
+    [
+        (tracer.assert_never_updated, "of b, b#2, w and 1 more:"),
+        (tracer.assert_all_updated, "of each of 4 variables"),
+    ],
+)
+def test_leaves_of_two_transformations_with_equal_paths(wrong: Any, of_both: str) -> None:
+    """One accumulates and the other updates: neither assertion holds for both."""
+    with pytest.raises(AssertionError, match=of_both), wrong(params()):
+        for tx in (tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 5)), tracer.wrap(optax.sgd(1.0))):
+            tx.update(params(), tx.init(params()), params())
+
+
 def test_parameters_of_which_each_member_has_its_own() -> None:
     tx = tracer.wrap(optax.sgd(1.0))
     stacked = jax.tree.map(lambda each: jnp.stack([each] * 3), params())

@@ -703,8 +703,10 @@ def trained(optimizer: Odometer, steps: int) -> int:
 
 
 def test_the_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
-    """With a block around, before and after it."""
+    """With a block around, before and after it, and one in which it is not used."""
     optimizer = Odometer(zeros(1))
+    with tracer.assert_updates(optimizer, dense=0):
+        pass
     with tracer.record() as recording:
         trained(optimizer, 1)
         tracer.wrap(optimizer)
