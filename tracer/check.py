@@ -174,10 +174,11 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
         return "but no step ran", summaries
     wrong: dict[str, list[Summary]] = {}
     for summary in summaries:
-        for replica in summary.replicas:
-            if got := _wrong(summary, replica, measure, expected):
-                wrong.setdefault(got, []).append(summary)
-    return ("; ".join(wrong), list(chain(*wrong.values()))) if wrong else None
+        on_replicas = (_wrong(summary, each, measure, expected) for each in summary.replicas)
+        if got := "; ".join(filter(None, dict.fromkeys(on_replicas))):
+            wrong.setdefault(got, []).append(summary)
+    got = "; ".join(f"{each}{_with(own)}" for each, own in wrong.items())
+    return (got, list(chain(*wrong.values()))) if wrong else None
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
@@ -193,13 +194,22 @@ def _selection(trace: Trace, expected: Expectation) -> Selection:
 
 def _in_steps(summaries: Sequence[Summary], measure: Selection, total: int) -> str:
     """`: 3 in each of 8 steps`, if steps of one optimizer made the total."""
-    if len(summaries) != 1 or not total:
+    counted = [summary for summary in summaries if summary.total(measure)]
+    if len(counted) != 1:
         return ""
-    timeline = summaries[0].timeline(measure)
+    timeline = counted[0].timeline(measure)
     known = sum(count * number for (count,), number in timeline.spread.items()) == total
-    number, noun = len(summaries[0].replicas), replica_noun(summaries[0].trace)
+    number, noun = len(counted[0].replicas), replica_noun(counted[0].trace)
     of_all = f", of {some(number, noun)} together" if number > 1 else ""
-    return f": {_spread(timeline, lambda count: count > 0)}{of_all}" if known else ""
+    how = f": {_spread(timeline, lambda count: count > 0)}{of_all}" if known else ""
+    return f"{how}{_with(counted)}"
+
+
+def _with(summaries: Sequence[Summary]) -> str:
+    """` with Adam#2`: the optimizers that counts are of; empty if the trace has only one."""
+    names = [shown(summary.optimizers[0].name) for summary in summaries]
+    is_one = len(summaries_of(summaries[0].trace)) == 1
+    return "" if is_one else f" with {listed(names, _MAX_NAMES)}"
 
 
 def _wrong(summary: Summary, replica: int, measure: Selection, expected: Expectation) -> str:

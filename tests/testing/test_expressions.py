@@ -65,6 +65,18 @@ def test_the_text_on_a_total_says_what_each_step_did() -> None:
     assert reasons(traces.eager(), "steps=1") == ["steps: expected 1, got 10"]
 
 
+def test_the_head_says_of_which_of_several_optimizers_the_counts_are() -> None:
+    texts = ("dense[*bias]=2", "dense=2", "dense=1/step", "dense=2/step")
+    assert reasons(traces.two_optimizers(), *texts) == [
+        "dense updates of *bias: expected 2, got 10: 1 in each of 10 steps with adam",
+        "dense updates: expected 2, got 50",
+        "dense updates: expected 1 in each step, got 2 in each of 10 steps with adam",
+        "dense updates: expected 2 in each step, got 1 in each of 30 steps with adam#2",
+    ]
+    (reason,) = reasons(traces.two_optimizers(), "updates[*/kernel]=2/step")
+    assert reason.endswith("in each of 10 steps with adam; got 1 in each of 30 steps with adam#2")
+
+
 def test_a_method_that_was_never_called_ran_0_times() -> None:
     assert reasons(traces.eager(), "_resource_apply_dense=0", "_resource_apply_dense=0/step") == [
         "",
