@@ -31,6 +31,8 @@ from tracer.model.words import listed, some, span
 from tracer.reporters import columns
 from tracer.reporters.columns import Table
 
+__tracebackhide__ = True  # for wrong arguments, pytest shows the line that passes them
+
 WIDTH = 76  # pytest indents a message by 4
 _MAX_NAMES = 3  # of replicas or stretches of steps
 _MAX_ROWS = 12
@@ -108,6 +110,7 @@ _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
     r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>\d[\d,_]*)\s*(?P<step>/\s*steps?)?\s*"
 )
+# As people type them, `==` is `=`, and `/steps` is `/step`.
 _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     "=": lambda number: (number, number),
     "==": lambda number: (number, number),
