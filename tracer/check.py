@@ -130,33 +130,29 @@ COUNTS: dict[str, tuple[Quantity, Kind | None]] = {
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 
-class BadExpectation(Mistake):
-    """Raised for an expectation that cannot be read; says how to write one."""
-
-
 def read(text: str) -> Expectation:
     """The expectation that `text` describes.
 
-    Raises `BadExpectation` if it describes none.
+    Raises `Mistake` if it describes none.
 
     >>> read("dense[encoder/*]>=4/step").noun, read("dense[encoder/*]>=4/step").limits
     ('dense updates of encoder/*', 'at least 4 in each step')
     """
     parsed = _PATTERN.fullmatch(text)
     if parsed is None:
-        raise BadExpectation(f"{text!r} is no expectation: {HELP}")
+        raise Mistake(f"{text!r} is no expectation: {HELP}")
     name, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
     what, kind = COUNTS.get(name, ("executions", None))
     if (per_step and what in ("steps", "calls")) or (variable is not None and what == "steps"):
         of = "/step" if per_step else "variable"
-        raise BadExpectation(f"{text!r}: {what} takes no {of}")
+        raise Mistake(f"{text!r}: {what} takes no {of}")
     method = None if name in COUNTS else name
     names = () if variable is None else (variable,)
     try:
         low, high = _LIMITS[parsed["relation"]](int(re.sub("[,_]", "", parsed["number"])))
         return Expectation(what, low, high, kind, method, names, None, per_step, text.strip())
     except ValueError as error:
-        raise BadExpectation(f"{text!r}: {error}") from None
+        raise Mistake(f"{text!r}: {error}") from None
 
 
 # How the counts differ.
@@ -293,7 +289,7 @@ def incomplete(trace: Trace, expected: Iterable[Expectation]) -> str:
 
 
 def _head(expected: Expectation, got: str) -> str:
-    return f"{expected.noun}: expected {expected.limits}, {got}"
+    return shown(f"{expected.noun}: expected {expected.limits}, {got}")
 
 
 def _rows(summary: Summary, expected: Expectation) -> Table:
@@ -351,7 +347,7 @@ def _items(head: str, texts: Iterable[str]) -> list[str]:
 
 
 class Verdict(NamedTuple):
-    """An expectation as text, and why it fails; an empty reason if it holds."""
+    """An expectation as text, and why it fails, in printable lines; no reason if it holds."""
 
     text: str
     reason: str = ""
@@ -369,7 +365,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
 def from_project(folder: Path) -> tuple[list[Expectation], list[str]]:
     """The expectations, and the codes to ignore, in the nearest `pyproject.toml`.
 
-    Raises `BadExpectation` for a file or an expectation that cannot be read.
+    Raises `Mistake` for a file or an expectation that cannot be read.
     """
     paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
     path = next((path for path in paths if path.is_file()), None)
@@ -378,7 +374,7 @@ def from_project(folder: Path) -> tuple[list[Expectation], list[str]]:
         table = msgspec.toml.decode(text, type=dict[str, Any]).get("tool", {}).get("tracer", {})
         own = msgspec.convert(table, Settings)
     except (OSError, ValueError, AttributeError, msgspec.MsgspecError) as error:
-        raise BadExpectation(f"{path}: [tool.tracer]: {error}") from error
+        raise Mistake(f"{path}: [tool.tracer]: {error}") from error
     texts = ((count, str(value).strip()) for count, value in own.expect.items())
     written = [f"{count}{'' if text[:1] in '<>=' else '='}{text}" for count, text in texts]
     return list(map(read, written)), own.ignore
@@ -400,7 +396,7 @@ def verdicts(
     Raises `tracer.UnknownName` for a variable that the trace does not have, a method unknown to
     both the trace and `tracer`, and a code without a finding.
     """
-    found = [Verdict(each.text, _reason(trace, each)) for each in expectations]
+    found = [Verdict(shown(each.text), _reason(trace, each)) for each in expectations]
     ignored = listed([rule_of(code).code for code in ignore])
     if worst:
         apart = f" apart from {ignored}" if ignored else ""
@@ -428,7 +424,7 @@ def _reason(trace: Trace, expected: Expectation) -> str:
         raise unknown_name("count", expected.method, known, meant=meant)
     if expected.names and runs_for_all(trace, expected.method):
         why = f"{expected.method} runs once for all variables; write updates[...]"
-        raise BadExpectation(f"{expected.text}: {why}")
+        raise Mistake(f"{expected.text}: {why}")
     rows = None
     for variable in expected.names:  # one at most
         meant_by_name = variables_meant(variable, trace.variables, None)
@@ -443,30 +439,25 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
     """A paragraph for each verdict, with the rest of a longer reason below it."""
     lines = []
     for verdict in verdicts:
-        first, *rest = _lines(verdict.reason)
-        head = f"{shown(verdict.text)}: {first}" if first else shown(verdict.text)
+        first, *rest = verdict.reason.split("\n")
+        head = f"{verdict.text}: {first}" if first else verdict.text
         lines += paragraph(head, 80, "FAILS  " if first else "holds  ")
         for line in rest:  # tables are narrower
             lines += paragraph(line, WIDTH + 7, " " * 7)
     return "".join(f"{line.plain.rstrip()}\n" for line in lines)
 
 
-def _lines(reason: str) -> list[str]:
-    """The printable lines of a reason; one empty line without a reason."""
-    return [shown(line) for line in reason.split("\n")]
-
-
 def as_junit(verdicts: Sequence[Verdict]) -> str:
     """One test suite with a test case for each expectation."""
-    numbers = len(verdicts), sum(bool(verdict.reason) for verdict in verdicts)
-    counts = dict(zip(("tests", "failures"), map(str, numbers), strict=True))
+    number, failed = str(len(verdicts)), str(sum(bool(verdict.reason) for verdict in verdicts))
     suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", counts, name="tracer check")
-    for verdict in verdicts:
-        name, lines = shown(verdict.text), _lines(verdict.reason)
-        case = ElementTree.SubElement(suite, "testcase", classname="tracer", name=name)
-        if verdict.reason:
-            ElementTree.SubElement(case, "failure", message=lines[0]).text = "\n".join(lines)
+    suite = ElementTree.SubElement(suites, "testsuite", tests=number, failures=failed)
+    suite.set("name", "tracer check")
+    for text, reason in verdicts:
+        case = ElementTree.SubElement(suite, "testcase", classname="tracer", name=text)
+        if reason:
+            first = reason.partition("\n")[0]
+            ElementTree.SubElement(case, "failure", message=first).text = reason
     ElementTree.indent(suites)
     return f"{ElementTree.tostring(suites, encoding='unicode')}\n"
 
@@ -477,10 +468,9 @@ def as_github(verdicts: Sequence[Verdict]) -> str:
     Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
     src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
     """
-    lines = [f"holds  {shown(each.text)}\n" for each in verdicts if not each.reason]
+    lines = [f"holds  {each.text}\n" for each in verdicts if not each.reason]
     for verdict in (each for each in verdicts if each.reason):
-        texts = shown(verdict.text), "\n".join(_lines(verdict.reason))
-        title, message = (each.replace("%", "%25").replace("\n", "%0A") for each in texts)
+        title, message = (each.replace("%", "%25").replace("\n", "%0A") for each in verdict)
         title = title.replace(":", "%3A").replace(",", "%2C")
         lines.append(f"::error title=tracer check%3A {title}::{message}\n")
     return "".join(lines)

@@ -6,7 +6,8 @@ import pytest
 from support import traces
 
 import tracer
-from tracer.check import BadExpectation, read, verdicts
+from tracer.check import read, verdicts
+from tracer.errors import Mistake
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, expect_updates
 
@@ -94,9 +95,9 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
 def test_a_step_method_has_no_variable() -> None:
     """It would be counted 0 times for each, so that a misspelt gate held."""
     (method,) = {m.name for m in traces.eager().methods} & {"apply_gradients", "apply"}
-    with pytest.raises(BadExpectation, match="runs once for all variables; write upd"):
+    with pytest.raises(Mistake, match="runs once for all variables; write upd"):
         reasons(traces.eager(), f"{method}[dense/kernel]=0")
-    with pytest.raises(BadExpectation, match="runs once for all variables"):
+    with pytest.raises(Mistake, match="runs once for all variables"):
         reasons(traces.eager(), "step[dense/kernel]=0")  # it never ran
     for assertion in (tracer.assert_executions, tracer.assert_calls):
         text = assertion(method, 0, variable="dense/kernel").check(traces.eager())
@@ -121,5 +122,5 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
     ],
 )
 def test_numbers_that_cannot_be_read(text: str, said: str) -> None:
-    with pytest.raises(BadExpectation, match=said):
+    with pytest.raises(Mistake, match=said):
         read(text)

@@ -75,9 +75,8 @@ class Reader:
 
     def trace(self, since: Baseline | None = None) -> Trace:
         """The frozen trace since a baseline, up to the last complete step of each replica."""
-        counted = self.data_since(since, empty=True)
-        assert counted is not None, "an empty one is wanted"
-        data, objects = counted
+        self._root.blocks.wait()
+        data, objects = self._data(self._copy(), THE_BEGINNING if since is None else since)
         return Trace(data, finder(objects, self._root.backend.canonical))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
