@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from tracer.errors import Mistake, unknown_name
+from tracer.errors import Mistake, UnknownName, unknown_name
 from tracer.findings.rule import Severity, at_least, findings, findings_on, rule_of
 from tracer.kinds import KINDS
 from tracer.layout import paragraph, shown
@@ -27,7 +27,7 @@ from tracer.model.phrases import endings, replica_noun, steps_label
 from tracer.model.records import Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import listed, some, span
+from tracer.model.words import first_true, listed, some, span
 from tracer.reporters import columns
 from tracer.reporters.columns import Table
 
@@ -48,7 +48,7 @@ METHODS = sorted(_STEPS | _APPLY)
 
 @dataclass(frozen=True)
 class Expectation:
-    """An expected count: of a whole run or, with `per_step`, of each step on each replica.
+    """An expected count of a run: of all its steps or, with `per_step`, in each on each replica.
 
     Raises `TypeError` or `ValueError` for limits that no count can have.
     """
@@ -66,6 +66,8 @@ class Expectation:
     per_step: bool = False
     text: str = ""
     """The expression of `tracer check`; empty for an assertion."""
+    per_variable: bool = False
+    """Whether each of the variables has these limits, and not all of them together."""
 
     def __post_init__(self) -> None:
         for number in (self.low, self.high):
@@ -91,7 +93,10 @@ class Expectation:
             text = f"at least {self.low:,}"
         else:
             text = span((self.low, self.high))
-        return f"{text} in each step" if self.per_step else text
+        each = first_true(
+            (self.per_step, " in each step"), (self.per_variable, " for each variable")
+        )
+        return f"{text}{each}"
 
     def holds(self, count: int) -> bool:
         """True if `count` is within the limits."""
@@ -108,7 +113,7 @@ def runs_for_all(trace: Trace, method: str | None) -> bool:
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
-    r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>\d[\d,_]*)\s*(?P<step>/\s*steps?)?\s*"
+    r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>\d[\d,_]*)\s*(?:/\s*(?P<per>step|variable)s?)?\s*"
 )
 # As people type them, `==` is `=`, and `/steps` is `/step`.
 _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
@@ -127,7 +132,10 @@ COUNTS: dict[str, tuple[Quantity, Kind | None]] = {
     "calls": ("calls", None),
 }
 """The counts that a text can name, besides methods."""
-HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
+HELP = (
+    'write it as "dense=4/step", "updates[encoder/*]=0", "updates>=1/variable", "steps>=100" or '
+    '"calls<=8"'
+)
 
 
 def read(text: str) -> Expectation:
@@ -141,16 +149,16 @@ def read(text: str) -> Expectation:
     parsed = _PATTERN.fullmatch(text)
     if parsed is None:
         raise Mistake(f"{text!r} is no expectation: {HELP}")
-    name, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
+    name, variable, per = parsed["what"], parsed["variable"], parsed["per"]
     what, kind = COUNTS.get(name, ("executions", None))
-    if (per_step and what in ("steps", "calls")) or (variable is not None and what == "steps"):
-        of = "/step" if per_step else "variable"
-        raise Mistake(f"{text!r}: {what} takes no {of}")
+    if (per and what in ("steps", "calls")) or (variable is not None and what == "steps"):
+        raise Mistake(f"{text!r}: {what} takes no {f'/{per}' if per else 'variable'}")
     method = None if name in COUNTS else name
     names = () if variable is None else (variable,)
     try:
         low, high = _LIMITS[parsed["relation"]](int(re.sub("[,_]", "", parsed["number"])))
-        return Expectation(what, low, high, kind, method, names, None, per_step, text.strip())
+        of_each = per == "step", text.strip(), per == "variable"
+        return Expectation(what, low, high, kind, method, names, None, *of_each)
     except ValueError as error:
         raise Mistake(f"{text!r}: {error}") from None
 
@@ -164,6 +172,12 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     asked = expected.rows or frozenset()
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
+    if expected.per_variable:
+        asked, unmet = _asked(trace, expected), _unmet(trace, expected)
+        if not unmet:
+            return None if asked else ("but there is no variable", summaries)
+        counts = span((min(unmet.values()), max(unmet.values())))
+        return f"got {counts} for {len(unmet):,} of {some(len(asked), 'variable')}", summaries
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""
@@ -178,6 +192,18 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
             wrong.setdefault(got, []).append(summary)
     got = "; ".join(f"{each}{_with(own)}" for each, own in wrong.items())
     return (got, list(chain(*wrong.values()))) if wrong else None
+
+
+def _unmet(trace: Trace, expected: Expectation) -> dict[int, int]:
+    """The counts that are not as expected, of the variables that count, by their index."""
+    made = trace.counts.by(["variable"], _selection(trace, expected))
+    counts = {index: made.get((index,), 0) for index in _asked(trace, expected)}
+    return {index: count for index, count in counts.items() if not expected.holds(count)}
+
+
+def _asked(trace: Trace, expected: Expectation) -> Collection[int]:
+    """The indices of the variables that count."""
+    return range(len(trace.variables)) if expected.rows is None else expected.rows
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
@@ -266,7 +292,7 @@ def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> 
     missed = [each for each in variables if each[1] not in updated | on_others]
     if not missed:
         return incomplete(trace, [Expectation("updates", 1, None)])
-    of_all = f"at least 1 of each of {some(len(variables), 'variable')}"
+    of_all = f"at least 1 for each of {some(len(variables), 'variable')}"
     heads = [f"updates: expected {of_all}, got none for {len(missed):,} of them"]
     if lacking := [shown(name) for name, index in missed if index not in rows]:
         why = "not passed to an optimizer" if trace.steps else "no step ran"
@@ -298,7 +324,8 @@ def _rows(summary: Summary, expected: Expectation) -> Table:
     of_method = expected.what == "calls" or runs_for_all(summary.trace, expected.method)
     of_method |= expected.method is not None and expected.method not in known
     by: columns.By = "method" if of_method else "variable"
-    table = columns.table(summary, by, _part(by, expected.rows))
+    meant = frozenset(_unmet(summary.trace, expected)) if expected.per_variable else expected.rows
+    table = columns.table(summary, by, _part(by, meant))
     rows = [row for row in table.rows if row.values.get("method") == expected.method] or table.rows
     if expected.what == "steps":
         rows = []
@@ -393,8 +420,8 @@ def verdicts(
     With `worst`, findings at least that severe fail, except those with a code in `ignore`. With
     `allow_unfinished`, the program may have failed or may still run.
 
-    Raises `tracer.UnknownName` for a variable that the trace does not have, a method unknown to
-    both the trace and `tracer`, and a code without a finding.
+    Raises `tracer.UnknownName` for a method unknown to both the trace and `tracer`, and for a code
+    without a finding.
     """
     found = [Verdict(shown(each.text), _reason(trace, each)) for each in expectations]
     ignored = listed([rule_of(code).code for code in ignore])
@@ -422,13 +449,17 @@ def _reason(trace: Trace, expected: Expectation) -> str:
         known = (*COUNTS, *names)
         meant = get_close_matches(expected.method, (*known, *METHODS), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
-    if expected.names and runs_for_all(trace, expected.method):
+    if (expected.names or expected.per_variable) and runs_for_all(trace, expected.method):
         why = f"{expected.method} runs once for all variables; write updates[...]"
         raise Mistake(f"{expected.text}: {why}")
     rows = None
-    for variable in expected.names:  # one at most
-        meant_by_name = variables_meant(variable, trace.variables, None)
-        rows = with_namesakes(meant_by_name, trace.variables)
+    try:
+        for variable in expected.names:  # one at most
+            meant_by_name = variables_meant(variable, trace.variables, None)
+            rows = with_namesakes(meant_by_name, trace.variables)
+    except UnknownName as error:  # it may be a variable that no optimizer gets
+        why = f"the trace holds no variable {shown(expected.names[0])!r}"
+        return unknown(trace, [expected], why, error.instead)
     return failure(trace, [replace(expected, rows=rows)], partial=True)
 
 

@@ -231,6 +231,6 @@ def test_the_layers_in_a_module(kind: str) -> None:
         own = [*second.trainable_variables, module.scale]
         optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
 
-    expected = r"1 of each of 5 variables, got none for 2 of them(.|\n)*first/kernel"
+    expected = r"1 for each of 5 variables, got none for 2 of them(.|\n)*first/kernel"
     with pytest.raises(AssertionError, match=expected), tracer.assert_all_updated(module):
         train()

@@ -88,8 +88,30 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
     for wrong, meant in (("update_stp", "update_step"), ("udpates", "updates")):
         with pytest.raises(tracer.UnknownName, match=f"'{wrong}': did you mean `{meant}`"):
             reasons(traces.eager(), f"{wrong}=240")
-    with pytest.raises(tracer.UnknownName, match=r"no variable 'dense/kernle': .*dense/kernel"):
-        reasons(traces.eager(), "updates[dense/kernle]=0")
+
+
+def test_a_variable_that_the_trace_lacks_fails_each_expectation() -> None:
+    """It may be misspelled, or a variable that no optimizer gets."""
+    for text in ("updates[dense/kernle]=0", "updates[dense/kernle]>=1/variable"):
+        wrong, right = reasons(traces.eager(), text, "steps=10")
+        assert wrong.endswith("but the trace holds no variable 'dense/kernle'")
+        assert not right
+
+
+def test_each_variable_is_held_to_its_own_count() -> None:
+    (verdict,) = verdicts(traces.no_gradients(), [read("updates>=1/variable")])
+    first, _, _, *rows = verdict.reason.splitlines()
+    assert first == ("updates: expected at least 1 for each variable, got 0 for 1 of 3 variables")
+    assert [row.split("/")[0] for row in rows if "/kernel  " in row] == ["unused"]
+    assert reasons(traces.eager(), "updates=10/variable", "updates[dense/*]<=9/variable") == [
+        "",
+        "updates of dense/*: expected at most 9 for each variable, got 10 for 2 of 2 variables",
+    ]
+    assert reasons(traces.no_steps(), "updates=0/variable") == [
+        "updates: expected 0 for each variable, but there is no variable"
+    ]
+    with pytest.raises(Mistake, match="runs once for all variables"):
+        reasons(traces.eager(), "apply_gradients>=1/variable")
 
 
 def test_a_step_method_has_no_variable() -> None:
@@ -117,6 +139,7 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
     [
         ("steps=1/step", "takes no /step"),
         ("steps[a]=1", "takes no variable"),
+        ("calls=1/variable", "takes no /variable"),
         ("dense=0.5", "'dense=0.5' is no expectation: write it as"),
         ("dense=1e3", "'dense=1e3' is no expectation: write it as"),
     ],

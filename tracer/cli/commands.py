@@ -278,11 +278,11 @@ def check(
     WHAT is a count, one of = <= >= < >, and a number:
       dense=4/step            in each step on each replica: dense, sparse, updates
       steps>=100              in the whole run: steps, calls, dense, sparse, updates
-      updates[encoder/*]=0    of these variables
+      updates[encoder/*]=0    of these variables together
+      updates>=1/variable     for each variable, also updates[encoder/*]>=1/variable
       update_step<=504        executions of a method
 
-    The exit status is 0 if all holds, 1 if not, 2 for a mistake in the command.
-    An incomplete trace does not pass.
+    Exits with 0 if all holds and the trace is complete, else 1; 2 for a mistake.
     """
     from tracer.check import FORMATS, from_project, read, verdicts
     from tracer.model.tracefile import load_run
