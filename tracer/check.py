@@ -173,11 +173,12 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
     if expected.per_variable:
-        asked, unmet = _asked(trace, expected), _unmet(trace, expected)
+        number = len(trace.variables) if expected.rows is None else len(expected.rows)
+        unmet = _unmet(trace, expected)
         if not unmet:
-            return None if asked else ("but there is no variable", summaries)
+            return None if number else ("but there is no variable", summaries)
         counts = span((min(unmet.values()), max(unmet.values())))
-        return f"got {counts} for {len(unmet):,} of {some(len(asked), 'variable')}", summaries
+        return f"got {counts} for {len(unmet):,} of {some(number, 'variable')}", summaries
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""
@@ -197,13 +198,9 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
 def _unmet(trace: Trace, expected: Expectation) -> dict[int, int]:
     """The counts that are not as expected, of the variables that count, by their index."""
     made = trace.counts.by(["variable"], _selection(trace, expected))
-    counts = {index: made.get((index,), 0) for index in _asked(trace, expected)}
+    asked = range(len(trace.variables)) if expected.rows is None else expected.rows
+    counts = {index: made.get((index,), 0) for index in asked}
     return {index: count for index, count in counts.items() if not expected.holds(count)}
-
-
-def _asked(trace: Trace, expected: Expectation) -> Collection[int]:
-    """The indices of the variables that count."""
-    return range(len(trace.variables)) if expected.rows is None else expected.rows
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:
