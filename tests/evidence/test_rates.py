@@ -1,6 +1,6 @@
 """Learning rates and weight decay of Keras, in programs and in eager mode."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,26 @@ def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
     return [(each.first, each.count, round(each.last, 4)) for each in rate.runs]
 
 
+def said(trace: Any) -> str:
+    return " ".join(sentences_on(summaries_of(trace)[0]))
+
+
+def training(optimizer: Any = None) -> tuple[Any, Callable[..., None]]:
+    """A traced optimizer, SGD of Keras 3 if none is given, and what makes a step for each rate."""
+    optimizer = optimizer or keras3.optimizers.SGD(0.5)
+    weight = tf.Variable([1.0, 2.0])
+    if hasattr(optimizer, "build"):
+        optimizer.build([weight])
+
+    def step(*rates: Any) -> None:
+        for rate in rates or [None]:
+            if rate is not None:
+                optimizer.learning_rate = rate
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+
+    return tracer.wrap(optimizer), step
+
+
 @pytest.mark.parametrize("kind", ["keras2", "keras3"])
 def test_a_callback_that_sets_the_rate(kind: str) -> None:
     library = library_of(kind)
@@ -43,7 +63,7 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
     text = (
         "Learning rate 0.1 -> 0.025 (3 values); weight decay 0.01 on 4 of 6 variables, 2 of them "
     )
-    assert " ".join(sentences_on(summaries_of(trace)[0])).startswith(f"{text}one-dimensional (")
+    assert said(trace).startswith(f"{text}one-dimensional (")
     assert not bad(trace)
 
 
@@ -51,13 +71,8 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where: str) -> None:
     """Between the calls of its function it need not be what the steps used."""
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(library.optimizers.SGD(0.5))
-    optimizer.build([weight])
+    optimizer, apply = training(library.optimizers.SGD(0.5))
     rate = optimizer.learning_rate
-
-    def apply() -> None:
-        optimizer.apply_gradients([(tf.ones(2), weight)])
 
     @tf.function  # type: ignore[untyped-decorator]
     def inner() -> None:
@@ -87,18 +102,17 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
 
     for number in range(3):
         step(tf.constant(number + 1.0))
-    (said,) = sentences_on(summaries_of(tracer.trace_of(optimizer))[0])
     text = "0.5, read 3 times" if where == "nowhere" else "by assignments in a function"
-    assert said == f"Learning rate {text}."
+    assert said(tracer.trace_of(optimizer)) == f"Learning rate {text}."
 
 
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     """Keras 3 makes what is around it with 0."""
-    weight = tf.Variable([1.0, 2.0])
-    around = library.mixed_precision.LossScaleOptimizer(library.optimizers.SGD(0.5))
-    optimizer = tracer.wrap(around)
-    optimizer.apply_gradients([(tf.ones(2), weight)])
+    optimizer, step = training(
+        library.mixed_precision.LossScaleOptimizer(library.optimizers.SGD(0.5))
+    )
+    step()
     assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 1, 0.5)]
 
 
@@ -121,18 +135,16 @@ def test_the_rates_of_several_optimizers_inside_are_not_said() -> None:
 
 
 def test_a_step_that_another_call_makes_has_the_rate_of_that_call() -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    optimizer.build([weight])
+    optimizer, step = training()
 
     def every_other(number: Any) -> None:
         if number % 2 == 0:
-            optimizer.apply_gradients([(tf.ones(2), weight)])
+            step()
 
-    step = tf.function(every_other)
+    function = tf.function(every_other)
     for number in range(6):
         optimizer.learning_rate.assign(0.5 / (number + 1))
-        step(tf.constant(number))
+        function(tf.constant(number))
     (rate,) = tracer.trace_of(optimizer).data.rates
     (run,) = rate.runs
     assert (run.first, run.count, run.values) == (1, 3, 3)
@@ -143,8 +155,7 @@ def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_value
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once in three steps here, from the second on."""
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    optimizer, step = training()
     now = [0.0]
     monkeypatch.setattr("tracer.evidence.rates.perf_counter", lambda: now[0])
 
@@ -155,13 +166,8 @@ def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_value
     monkeypatch.setattr("tracer.evidence.rates.Throttle.run", run)
     for number in range(14):
         now[0] = float(number)
-        optimizer.learning_rate = 0.5 if number < 9 else 0.5 / number
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-    trace = tracer.trace_of(optimizer)
-    assert (
-        " ".join(sentences_on(summaries_of(trace)[0]))
-        == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
-    )
+        step(0.5 if number < 9 else 0.5 / number)
+    assert said(tracer.trace_of(optimizer)) == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
 
 
 def test_what_may_have_changed_since_it_was_read_is_not_known(
@@ -170,18 +176,12 @@ def test_what_may_have_changed_since_it_was_read_is_not_known(
     """It was read in four steps, and then no more."""
     monkeypatch.setattr("tracer.core.collectors.Throttle.at_once", 4)
     monkeypatch.setattr("tracer.core.collectors.Throttle.rest", 1e12)
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-
-    def steps(number: int, rate: float) -> list[tuple[int, int, float]]:
-        optimizer.learning_rate = rate
-        for _ in range(number):
-            optimizer.apply_gradients([(tf.ones(2), weight)])
-        return runs_of(tracer.trace_of(optimizer), "rate")
-
-    assert steps(8, 0.5) == [(1, 8, 0.5)]
-    assert steps(2, 0.25) == [(1, 4, 0.5)]
-    assert steps(1, 0.5) == [(1, 11, 0.5)]  # a change that came and went is not seen
+    optimizer, step = training()
+    known = []
+    for number, rate in ((8, 0.5), (2, 0.25), (1, 0.5)):
+        step(*[rate] * number)
+        known += runs_of(tracer.trace_of(optimizer), "rate")
+    assert known == [(1, 8, 0.5), (1, 4, 0.5), (1, 11, 0.5)]  # the last change is not seen
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,10 @@ def test_a_run_has_the_ends_of_a_rate_and_where_it_turned(
 
 def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
     """The last ones are kept."""
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    optimizer, step = training()
     for block in range(MOST + 10):
         with tracer.record():
-            optimizer.learning_rate = 1.0 / 2 ** (block % 4)
-            optimizer.apply_gradients([(tf.ones(2), weight)])
+            step(1.0 / 2 ** (block % 4))
     (rate,) = tracer.trace_of(optimizer).data.rates
     assert rate.runs == tuple(
         RateRun(block + 1, 1, 1.0 / 2 ** (block % 4), 1.0 / 2 ** (block % 4))
@@ -220,11 +218,8 @@ def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
 
 
 def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    for rate in (0.5, 0.5, NAN, 0.5, INF):
-        optimizer.learning_rate = rate
-        optimizer.apply_gradients([(tf.ones(2), weight)])
+    optimizer, step = training()
+    step(0.5, 0.5, NAN, 0.5, INF)
     tracer.trace_of(optimizer).save(tmp_path / "run.json")
     trace = tracer.load(tmp_path / "run.json")
     found = {
@@ -232,65 +227,45 @@ def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
     }
     assert found == {"": [(1, 2), (4, 1)], "nan": [(3, 1)], "inf": [(5, 1)]}
     text = "Learning rate 0.5 in 3 steps; learning rate nan in 1 step; learning rate inf in 1 step."
-    assert sentences_on(summaries_of(trace)[0]) == [text]
+    assert said(trace) == text
 
 
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(library.optimizers.SGD(0.5, weight_decay=0.0))
-
-    def steps(*rates: float) -> None:
-        for rate in rates:
-            optimizer.learning_rate = rate
-            optimizer.apply_gradients([(tf.ones(2), weight)])
-
-    steps(0.5, 0.25)
+    _, step = training(library.optimizers.SGD(0.5, weight_decay=0.0))
+    step(0.5, 0.25)
     with tracer.record() as recording:
-        steps(0.2, 0.1)
+        step(0.2, 0.1)
     assert runs_of(recording.trace(), "rate") == [(1, 2, 0.1)]
     assert {each.what for each in recording.trace().data.rates} == {"rate"}  # a decay of 0 is none
 
 
-class Halving:
-    """A schedule of the program, which counts its calls."""
-
-    def __init__(self, base: float, steps: int, name: str = "") -> None:
-        self.base, self.steps, self.name, self.calls = base, steps, name, 0
-
-    def __call__(self, step: Any) -> Any:
-        self.calls += 1
-        return self.base / 2.0 ** (tf.cast(step, tf.float32) // self.steps)
-
-
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_schedule_is_named_and_never_called(traced: bool) -> None:
-    made = type("Halving", (Halving, keras3.optimizers.schedules.LearningRateSchedule), {})
-    schedule = made(0.5, 10, "mine")
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = keras3.optimizers.SGD(schedule)
-    optimizer.build([weight])
+    class Halving(keras3.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        calls = 0
+
+        def __call__(self, step: Any) -> Any:
+            self.calls += 1
+            return 0.5 / 2.0 ** (tf.cast(step, tf.float32) // 10)
+
+    schedule = Halving()
+    optimizer, step = training(keras3.optimizers.SGD(schedule))
     calls = schedule.calls
-    tracer.wrap(optimizer)
-    step = lambda: optimizer.apply_gradients([(tf.ones(2), weight)])  # noqa: E731
     step = tf.function(step) if traced else step
     for _ in range(4):
         step()
     assert schedule.calls == calls + (1 if traced else 4)
     trace = tracer.trace_of(optimizer)
-    text = "Learning rate by Halving."
-    assert " ".join(sentences_on(summaries_of(trace)[0])) == text
+    assert said(trace) == "Learning rate by Halving."
     (rate,) = trace.data.rates
     assert (rate.schedule, rate.runs) == ("Halving", ())
 
 
 def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    for number in range(6):
-        if number == 3:
-            optimizer.learning_rate = keras3.optimizers.schedules.CosineDecay(0.25, 40)
-        optimizer.apply_gradients([(tf.ones(2), weight)])
+    optimizer, step = training()
+    schedule = keras3.optimizers.schedules.CosineDecay(0.25, 40)
+    step(0.5, 0.5, 0.5, schedule, schedule)
     assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 3, 0.5)]
 
 
@@ -324,10 +299,9 @@ def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
 
 
 def test_legacy_decay_leaves_no_rate_that_the_steps_did_not_use() -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras2.optimizers.legacy.SGD(0.5, decay=0.5))
-    for _ in range(2):
-        optimizer.apply_gradients([(tf.ones(2), weight)])
+    optimizer, step = training(keras2.optimizers.legacy.SGD(0.5, decay=0.5))
+    step()
+    step()
     assert not tracer.trace_of(optimizer).data.rates
 
 
