@@ -79,14 +79,11 @@ SHORT = (
 branches, compiled, in `fit`, in sessions, and on two replicas."""
 
 ALL = (
-    "tests/counts/test_namespaces.py",
     TRUTH_TABLE,
     "tests/counts/test_ambiguous_variables.py",
-    "tests/counts/test_exceptions.py",
     "tests/counts/test_failing_steps.py",
     "tests/counts/test_graphs_and_sessions.py",
     "tests/counts/test_late_wrapping.py",
-    "tests/counts/test_long_runs.py",
     "tests/counts/test_options.py",
     "tests/counts/test_strategies.py",
     "tests/counts/test_threads_and_forks.py",

@@ -1,12 +1,10 @@
 """The Keras libraries beside the TensorFlow that is installed: tests take them from here.
 
 From TensorFlow 2.16 on the package `keras` is Keras 3, and Keras 2 is the package `tf_keras`. With
-TensorFlow 2.15 `keras` is Keras 2, as `tf.keras` is, and there is no Keras 3; `tf_keras` is used
-there if `TF_USE_LEGACY_KERAS` asks for it.
+TensorFlow 2.15 `keras` is Keras 2, as `tf.keras` is, and there is no Keras 3.
 """
 
 import importlib
-import os
 from typing import Any
 
 import keras
@@ -14,10 +12,9 @@ import pytest
 import tensorflow as tf
 
 _IS_KERAS3 = not keras.__version__.startswith("2.")
-_ASKED = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 
 keras3: Any = keras if _IS_KERAS3 else None
-keras2: Any = importlib.import_module("tf_keras" if _IS_KERAS3 or _ASKED else "keras")
+keras2: Any = importlib.import_module("tf_keras" if _IS_KERAS3 else "keras")
 Keras3Optimizer: Any = keras3.optimizers.Optimizer if keras3 else object
 """The base class of tests' own optimizers of Keras 3; without it they are never used."""
 
