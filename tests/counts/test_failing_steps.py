@@ -16,12 +16,7 @@ from support.odometers import KINDS, components
 
 import tracer
 
-# The odometers here need no sparse gradients, but Embedding layers of earlier tests may be alive.
-pytestmark = [
-    pytest.mark.wide(rest="sweep"),
-    pytest.mark.filterwarnings("ignore:.* has no _resource_apply_sparse:tracer.OptimizerWarning"),
-]
-
+pytestmark = pytest.mark.wide(rest="sweep")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 

@@ -1,5 +1,6 @@
-"""Graphs that never run or are gone, and graphs of a session."""
+"""Graphs that never run, are gone or were left by an exception, and graphs of a session."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from support.against_odometers import (
     counted,
     readings,
 )
-from support.odometers import ODOMETERS, Reading, reading
+from support.odometers import ODOMETERS, Boom, FailingCalls, Reading, reading
 
 import tracer
 from tracer.model.trace import summaries_of
@@ -45,6 +46,34 @@ def test_functions_that_are_gone(
     trace = tracer.trace_of(optimizer)
     assert trace.complete, trace.notes
     assert_totals(trace, variables, steps)
+
+
+def test_exception_caught_while_tracing(
+    optimizer: Any,
+    variables: dict[str, Any],
+    apply: Callable[[], None],
+    calls: FailingCalls,
+) -> None:
+    """The user's function catches it: what was in the graph by then runs with the graph."""
+    tracer.wrap(optimizer)
+    apply()
+
+    @tf.autograph.experimental.do_not_convert
+    def careful() -> None:
+        calls.until_failure = 3
+        with contextlib.suppress(Boom):
+            apply()
+
+    step = tf.function(careful)
+    for _ in range(3):
+        step()
+    shown = readings(variables)
+    assert shown["kernel"] == Reading(4)
+    assert shown["twin"] == Reading(1)
+    trace = tracer.trace_of(optimizer)
+    assert {label: counted(trace, each) for label, each in variables.items()} == shown
+    called = trace.count("calls", by=("method", "context"))
+    assert calls.counts().items() <= called.items()
 
 
 # Sessions.

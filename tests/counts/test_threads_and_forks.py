@@ -1,31 +1,24 @@
 """Threads that share an optimizer, a function or a trace, and a process that forks."""
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.against_odometers import assert_readings, assert_totals, counted, readings
-from support.odometers import ODOMETERS, Reading, gradients, make_variables, read
+from support.against_odometers import assert_totals, counted
+from support.libraries import keras2
+from support.odometers import read
+from support.ran import by_step
+from support.scripts import output_of
 
 import tracer
 
+SGD: Any = keras2.optimizers.legacy.SGD
+
 pytestmark = pytest.mark.wide(rest="sweep")
-
-TESTS = Path(__file__).parents[1]
-ROOT = TESTS.parent
-
-
-# Threads.
 
 
 def run_in_threads(*runs: Callable[[], object]) -> None:
@@ -35,24 +28,21 @@ def run_in_threads(*runs: Callable[[], object]) -> None:
             done.result()
 
 
-def keep_built(kind: str, optimizer: Any) -> None:
-    """Keras 2 empties its index of the variables in each `apply_gradients`: a race of its own."""
-    if kind == "keras2":
-        optimizer.build = lambda variables: None
-
-
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("way", ["eager", "function", "both"])
 def test_threads_with_one_step(
-    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], compiled: bool
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], way: str
 ) -> None:
     """Four threads run one graph at once, or step eagerly, each in frames of its own."""
     tracer.wrap(optimizer)
-    step = tf.function(apply) if compiled else apply
-    step()
-    keep_built(kind, optimizer)
-    steps = 100 if compiled else 25
-    run_in_threads(*[lambda: [step() for _ in range(steps)]] * 4)
-    assert_totals(tracer.trace_of(optimizer), variables, 1 + 4 * steps)
+    compiled = tf.function(apply)
+    runs = {"eager": [apply], "function": [compiled], "both": [apply, compiled]}[way]
+    for run in runs:
+        run()
+    if kind == "keras2":  # it empties its index of the variables in each step: a race of its own
+        optimizer.build = lambda variables: None
+    times = 100 if way == "function" else 25
+    run_in_threads(*[lambda: [run() for _ in range(times) for run in runs]] * 4)
+    assert_totals(tracer.trace_of(optimizer), variables, (1 + 4 * times) * len(runs))
 
 
 def test_snapshots_while_training(
@@ -83,89 +73,101 @@ def test_snapshots_while_training(
     assert_totals(trace, variables, 301)
 
 
-@pytest.mark.parametrize("kind", ["legacy", "keras3", "v1"])  # one of Keras 2 has no lock itself
-def test_one_optimizer_shared_by_eight_threads(kind: str) -> None:
-    """Each thread has variables and a function of its own, and reads traces meanwhile."""
-    optimizer = ODOMETERS[kind]()
-    sets = [make_variables(kind) for _ in range(8)]
-    if kind == "keras3":  # or it takes no variables but those of its first step
-        optimizer.build([each for variables in sets for each in variables.values()])
-    tracer.wrap(optimizer)
+def test_an_eager_step_while_a_graph_step_is_past_its_branch() -> None:
+    inside, done = threading.Event(), threading.Event()
+    weight = tf.Variable([0.0])
 
-    def train(variables: dict[str, Any]) -> None:
-        def apply() -> None:
-            optimizer.apply_gradients(gradients(variables))
+    def wait() -> None:
+        inside.set()
+        assert done.wait(60)
 
-        step = tf.function(apply)
-        for index in range(10):
-            step() if index % 2 else apply()
-            if index == 5:
-                tracer.trace_of(optimizer)
+    class Branching(SGD):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
+            pairs = list(grads_and_vars)
+            if tf.executing_eagerly():
+                super().apply_gradients(pairs, **options)
+                return
+            tf.cond(pairs[0][0][0] > 0, lambda: self._apply(pairs), lambda: 0)
+            tf.py_function(wait, [], [])
 
-    run_in_threads(*(partial(train, variables) for variables in sets))
+        def _apply(self, pairs: Any) -> int:
+            super().apply_gradients(pairs)
+            return 0
+
+    optimizer = tracer.wrap(Branching(1.0))
+    optimizer._create_all_weights([weight])
+
+    @tf.function(autograph=False)
+    def function(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, weight)])
+
+    thread = threading.Thread(target=function, args=(tf.ones(1),))
+    thread.start()
+    assert inside.wait(60)
+    optimizer.apply_gradients([(tf.ones(1), weight)])
+    done.set()
+    thread.join()
     trace = tracer.trace_of(optimizer)
-    assert trace.steps == 80
-    for variables in sets:
-        assert_readings(trace, variables)
-        assert readings(variables)["kernel"] == Reading(10)
+    assert (trace.updates(), float(weight[0]), trace.complete) == (2, -2, True)
+    assert by_step(trace) == [1, 1]
 
 
-# Forks.
+def test_two_threads_that_step_eagerly_under_a_strategy() -> None:
+    barrier = threading.Barrier(2, timeout=60)
+
+    class Meeting(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            barrier.wait()  # both threads are in a step now
+            barrier.wait()
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    with strategy.scope():
+        optimizer = tracer.wrap(Meeting(1.0))
+        weights = [tf.Variable([0.0]) for _ in range(2)]
+        optimizer._create_all_weights(weights)
+
+    def run(weight: Any) -> None:
+        strategy.run(lambda: (optimizer.apply_gradients([(tf.ones(1), weight)]), None)[1])
+
+    run_in_threads(*(partial(run, weight) for weight in weights))
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (2, 2, True)
+    assert by_step(trace) == [1, 1]
+
 
 CHILD = """
-    import json, os, signal, sys
-    import tensorflow as tf
-    from support.odometers import ODOMETERS, gradients, make_variables, read
-    import tracer
+import os, signal, sys
+import tensorflow as tf
+sys.path.insert(0, "tests")
+from support.odometers import LegacyOdometer, gradients, make_variables, read
+import tracer
 
-    kind = sys.argv[1]
-    optimizer, variables = tracer.wrap(ODOMETERS[kind]()), make_variables(kind)
-    step = lambda: optimizer.apply_gradients(gradients(variables))
+optimizer, variables = tracer.wrap(LegacyOdometer()), make_variables("legacy")
+step = lambda: optimizer.apply_gradients(gradients(variables))
+compiled = tf.function(lambda: step() and None)
 
-    @tf.function
-    def compiled():
-        step()
+def check(steps):
+    trace = tracer.trace_of(optimizer)
+    counts = [(sum(read(each)[0]), trace.updates(variable=each)) for each in variables.values()]
+    assert (counts, trace.steps, trace.complete) == ([(steps, steps)] * 4, steps, True)
 
-    def tell(who):
-        trace = tracer.trace_of(optimizer)
-        shown = [sum(read(each)[0]) for each in variables.values()]
-        said = [trace.updates(variable=each) for each in variables.values()]
-        print(json.dumps([who, trace.steps, said, shown, trace.complete]), flush=True)
-
+step()
+compiled()
+child = os.fork()
+if not child:
+    signal.alarm(60)
     step()
-    compiled()
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        step()
-        step()
-        tell("child")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    compiled()
-    tell("parent")
+    step()
+    check(4)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+compiled()
+check(3)
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("legacy", marks=pytest.mark.sweep),
-        pytest.param("keras3", marks=pytest.mark.long),
-    ],
-)
-def test_a_fork_counts_for_itself(kind: str) -> None:
+@pytest.mark.sweep
+def test_a_fork_counts_for_itself() -> None:
     """A child trains in eager mode; what TensorFlow cannot do in one is to run a graph."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), kind],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])},
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert lines == [
-        ["child", 4, [4] * 4, [4] * 4, True],
-        ["parent", 3, [3] * 4, [3] * 4, True],
-    ]
+    output_of("-c", CHILD)

@@ -1,11 +1,14 @@
 """Step and apply methods that are decorated, overridden, nested or called in unusual ways."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from counts.test_truth_table import strategy_of
 from support.against_odometers import assert_three_steps, three_steps
+from support.libraries import keras2
 from support.odometers import (
     DENSE_METHOD,
     KINDS,
@@ -26,66 +29,71 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 both = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
 
 
+def _apply_functions(kind: str, base: Any) -> Any:
+    if kind != "legacy":
+        return {"update_step": tf.function(base.update_step)}
+
+    @tf.function
+    def dense(self: Any, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        base._resource_apply_dense(self, grad, var)
+        return tf.constant(0)
+
+    @tf.function
+    def sparse(self: Any, grad: Any, var: Any, indices: Any, apply_state: Any = None) -> Any:
+        base._resource_apply_sparse(self, grad, var, indices)
+        return tf.constant(0)
+
+    return {"_resource_apply_dense": dense, "_resource_apply_sparse": sparse}
+
+
+def _step_function(kind: str, base: Any) -> Any:
+    @tf.function
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        base.apply_gradients(self, grads_and_vars)
+        return tf.constant(0)
+
+    return {"apply_gradients": apply_gradients}
+
+
+def _super_twice(kind: str, base: Any) -> Any:
+    name = DENSE_METHOD[kind]
+
+    @functools.wraps(getattr(base, name))
+    def twice(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first, second = (getattr(base, name)(self, *args, **kwargs) for _ in range(2))
+        return tf.group(first, second) if kind in ("legacy", "v1") else None
+
+    return {name: twice}
+
+
 @pytest.mark.parametrize(
-    ("kind", "compiled"),
+    ("how", "kind", "compiled"),
     [
-        (kind, compiled)
+        (how, kind, compiled)
+        for how in (_apply_functions, _step_function, _super_twice)
         for kind in KINDS
         for compiled in (False, True)
         # A variable of Keras 3 can be no argument of a function that is called in a function.
-        if kind != "v1" and (kind, compiled) != ("keras3", True)
+        if how is not _apply_functions or (kind != "v1" and (kind, compiled) != ("keras3", True))
+        if how is not _step_function or kind != "keras3"
     ],
 )
-def test_apply_methods_that_are_functions(kind: str, compiled: bool) -> None:
-    """`@tf.function` on an apply method: the call is seen outside of it, with its variable."""
+def test_methods_that_are_functions_or_update_twice(
+    how: Callable[[str, Any], Any], kind: str, compiled: bool
+) -> None:
+    """An update is an execution of the outermost method, with its variable, whatever is inside."""
     base: Any = ODOMETERS[kind]
-    if kind == "legacy":
-
-        class Decorated(base):  # type: ignore[misc]
-            @tf.function
-            def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-                super()._resource_apply_dense(grad, var)
-                return tf.constant(0)
-
-            @tf.function
-            def _resource_apply_sparse(
-                self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-            ) -> Any:
-                super()._resource_apply_sparse(grad, var, indices)
-                return tf.constant(0)
-
-    else:
-
-        class Decorated(base):  # type: ignore[misc, no-redef]
-            update_step = tf.function(base.update_step)
-
-    optimizer = tracer.wrap(Decorated())
-    assert_three_steps(*three_steps(kind, optimizer, compiled=compiled))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "keras3"])
-@both
-def test_a_step_method_that_is_a_function(kind: str, compiled: bool) -> None:
-    base: Any = ODOMETERS[kind]
-
-    class Decorated(base):  # type: ignore[misc]
-        @tf.function
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            super().apply_gradients(grads_and_vars)
-            return tf.constant(0)
-
-    optimizer = tracer.wrap(Decorated())
-    variables = make_variables(kind)
-    pairs = gradients(variables)[1:]  # without the sparse one
-    step = tf.function(lambda: optimizer.apply_gradients(pairs)) if compiled else None
-    for _ in range(3):
-        if step is None:
-            optimizer.apply_gradients(pairs)
-        else:
-            step()
-    trace = tracer.trace_of(optimizer)
-    assert trace.steps == 3
-    assert trace.updates() == sum(read(each)[0].dense for each in variables.values()) == 9
+    optimizer = tracer.wrap(type("Unusual", (base,), how(kind, base))())
+    labels = [*SHAPES][how is _step_function :]  # a function gets no sparse gradient here
+    variables, trace = three_steps(kind, optimizer, labels, compiled=compiled)
+    if how is _step_function:  # whose updates they are is unknown: the variables are arguments
+        assert {read(each) for each in variables.values()} == {(Reading(3),)}
+        assert (trace.steps, trace.updates()) == (3, 9)
+        return
+    if how is _super_twice:
+        assert trace.executions(DENSE_METHOD[kind], kind="dense") == 9
+        assert trace.updates(variable=variables.pop("table")) == 3
+    assert_three_steps(variables, trace, times=1 + (how is _super_twice))
 
 
 @pytest.mark.parametrize("kind", ["legacy", "keras2"])
@@ -127,30 +135,6 @@ def test_an_apply_method_that_steps_another_optimizer(kind: str, compiled: bool)
 
 @kinds
 @both
-def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -> None:
-    """One update: an execution of the outermost method, whatever it does inside."""
-    base: Any = ODOMETERS[kind]
-    name = DENSE_METHOD[kind]
-
-    class Twice(base):  # type: ignore[misc]
-        pass
-
-    def twice(self: Any, *args: Any, **kwargs: Any) -> Any:
-        first = getattr(super(Twice, self), name)(*args, **kwargs)
-        second = getattr(super(Twice, self), name)(*args, **kwargs)
-        return tf.group(first, second) if kind in ("legacy", "v1") else None
-
-    setattr(Twice, name, functools.wraps(getattr(base, name))(twice))
-    optimizer = tracer.wrap(Twice())
-    variables, trace = three_steps(kind, optimizer, compiled=compiled)
-    table = variables.pop("table")
-    assert_three_steps(variables, trace, times=2)
-    assert trace.executions(name, kind="dense") == 9
-    assert trace.updates(variable=table) == 3
-
-
-@kinds
-@both
 @pytest.mark.parametrize("own", [SHAPES, ["bias"]], ids=["all", "part"])
 def test_an_apply_gradients_that_assigns_by_itself(kind: str, compiled: bool, own: Any) -> None:
     """Its own assignment is no call of an apply method, and the trace or the report says so."""
@@ -181,10 +165,7 @@ def test_an_apply_gradients_that_assigns_by_itself(kind: str, compiled: bool, ow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_step_method_taken_before_wrap(kind: str, compiled: bool, replicas: int) -> None:
     """A method that calls no other step method makes no step: a note, and no update is lost."""
-    strategy = tf.distribute.MirroredStrategy(
-        [f"/cpu:{number}" for number in range(replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+    strategy = strategy_of(f"mirrored {replicas}")
     with strategy.scope():
         optimizer, variables = ODOMETERS[kind](), make_variables(kind)
         if kind == "keras3":
@@ -208,3 +189,36 @@ def test_a_step_method_taken_before_wrap(kind: str, compiled: bool, replicas: in
     assert not trace.complete
     [note] = trace.notes
     assert note.startswith(f"{step.__name__} was called on the class, or as a method taken before")
+
+
+def test_a_function_that_the_host_calls_before_the_step_that_calls_it() -> None:
+    """In the step it is ready to run before the step begins, but for its stamp."""
+    SGD: Any = keras2.optimizers.legacy.SGD
+    weight, other, inner = tf.Variable([0.0]), tf.Variable([0.0]), SGD(1.0)
+    inner._create_all_weights([other])
+    inner._prepare([other])
+
+    @tf.function
+    def function() -> None:
+        inner._resource_apply_dense(tf.ones(1), other)
+
+    class Calling(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            function()
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    outer = Calling(1.0)
+    outer.inner = inner
+    outer._create_all_weights([weight])
+    tracer.wrap(outer)
+
+    @tf.function
+    def train() -> None:
+        with tf.control_dependencies([tf.py_function(function, [], [])]):
+            outer.apply_gradients([(tf.ones(1), weight)])
+
+    train()
+    trace = tracer.trace_of(outer)
+    assert (float(weight[0]), float(other[0])) == (-1, -2)
+    assert trace.complete, trace.notes
+    assert trace.updates(variable=other) == 1  # the other is part of that of `weight`

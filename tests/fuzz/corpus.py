@@ -13,7 +13,7 @@ STEP = Node("step", ("o", (("a", "dense"), ("b", "sparse")), "one", "apply_gradi
 TWICE = STEP._replace(
     to=("o", (("a", "dense"), ("b", "dense"), ("a", "dense")), "one", "apply_gradients")
 )
-INNER = STEP._replace(to=("inner", *STEP.to[1:]))
+INNER, OTHER = (STEP._replace(to=(name, *STEP.to[1:])) for name in ("inner", "other"))
 APPLY = Node("direct", ("base", "a"))
 WRAP, KEEPS, UNWRAP = (
     Node("wrap", ("o", True)),
@@ -21,7 +21,7 @@ WRAP, KEEPS, UNWRAP = (
     Node("unwrap", ("o", False)),
 )
 LOOK = Node("look")
-F0, F1 = (Node("call", (number, 0, 0)) for number in (0, 1))
+F0, F1, F2 = (Node("call", (number, 0, 0)) for number in (0, 1, 2))
 LOOP = Node("loop", (3, 5), (STEP, F0))
 
 
@@ -51,6 +51,13 @@ CORPUS = {
         *(WRAP, F0, F0, UNWRAP, F0, F1, LOOK, WRAP, F0, F0, LOOK, F1, F1),
         functions=[[STEP], [STEP]],
     ),
+    "two optimizers of a function that are wrapped in turn": program(
+        F0, WRAP, F0, LOOK, Node("wrap", ("other", True)), F0, functions=[[STEP, OTHER]]
+    )._replace(other=True),
+    "an uncounted step beside a function that counts": program(
+        *(WRAP, F0, UNWRAP, F1, F2, LOOK, WRAP, F1, F1, F2),
+        functions=[[STEP], [F0, STEP], [F0]],
+    ),
     # Apply methods that are called directly, variables that are passed twice or are not passed on.
     "an update outside of steps": program(WRAP, STEP, APPLY, F0, F0, functions=[[APPLY]]),
     "a variable that is passed twice": program(WRAP, TWICE, F0, F0, functions=[[TWICE]]),
@@ -60,6 +67,9 @@ CORPUS = {
     # Steps that fail, in eager mode before and after the function that they call, and in a graph.
     "an apply method that raises": program(
         *(WRAP, STEP, limit(1), STEP, limit(0), STEP, limit(-1), STEP, F0), fails="trip"
+    ),
+    "an apply method that raises while a function is traced": program(
+        WRAP, limit(1), F0, limit(-1), F0, F0, STEP, fails="trip"
     ),
     "a step that raises after its function": program(
         *(WRAP, STEP, limit(0), STEP, limit(-1), STEP, STEP),

@@ -162,6 +162,23 @@ def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPa
     assert type(optimizer) is keras2.optimizers.SGD
 
 
+def test_a_namesake_that_does_nothing_in_the_block_is_not_in_its_trace() -> None:
+    """It is alive, with an older graph, which is traced again when it runs in a block."""
+    theirs, mine = (tf.compat.v1.train.GradientDescentOptimizer(1.0) for _ in range(2))
+    their_weight, weight = tf.Variable([0.0]), tf.Variable([0.0])
+    old = tf.function(lambda: _step(theirs, their_weight), autograph=False)
+    old()
+    with tracer.record() as recording:
+        _step(mine, weight)
+    trace = recording.trace()
+    assert (trace.steps, trace.updates(), trace.complete, trace.notes) == (1, 1, True, ())
+    with tracer.record() as recording:
+        _step(mine, weight)
+        old()
+    trace = recording.trace()
+    assert (trace.updates(), their_weight.numpy(), trace.complete) == (2, [-2], True)
+
+
 def test_a_train_op_of_a_program_that_has_ended() -> None:
     """Until Python collects it its graph is alive, with updates by an optimizer of that name."""
 

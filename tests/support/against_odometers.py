@@ -1,9 +1,10 @@
 """Holds what a trace says against what the odometers show, for many variables at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from support.odometers import PythonCalls, Reading, gradients, make_variables, read
+from support.odometers import SHAPES, Reading, gradients, make_variables, read
 
 import tracer
 
@@ -21,24 +22,9 @@ def counted(trace: Any, variable: Any) -> Reading:
         return Reading(0)
 
 
-def assert_readings(trace: Any, variables: dict[str, Any]) -> None:
-    """The trace has of each variable what its odometer shows."""
-    said = {label: counted(trace, variable) for label, variable in variables.items()}
-    assert said == readings(variables)
-
-
 def minus(now: dict[str, Reading], then: dict[str, Reading]) -> dict[str, Reading]:
     """What was added to the odometers in between."""
-    return {
-        label: Reading(now[label].dense - then[label].dense, now[label].sparse - then[label].sparse)
-        for label in now
-    }
-
-
-def assert_right(trace: Any, variables: dict[str, Any], truth: dict[str, Reading]) -> None:
-    """The trace is complete and has the truth of each variable."""
-    assert trace.complete, trace.notes
-    assert {label: counted(trace, variable) for label, variable in variables.items()} == truth
+    return {label: reading.minus(then[label]) for label, reading in now.items()}
 
 
 def assert_right_or_incomplete(
@@ -58,22 +44,18 @@ def assert_right_or_incomplete(
 def assert_totals(trace: Any, variables: dict[str, Any], steps: int) -> None:
     """Totals are exact; the detail of steps may be lost, if the trace says so."""
     assert readings(variables)["kernel"] == Reading(steps)
-    assert_readings(trace, variables)
+    assert {label: counted(trace, each) for label, each in variables.items()} == readings(variables)
     assert trace.steps == steps
     by_step = sum(trace.count("updates", by=("step",)).values())
     assert by_step == trace.updates() or (not trace.complete and trace.notes)
 
 
-def assert_calls(trace: Any, calls: PythonCalls) -> None:
-    """Python called each method as often as the odometers were called."""
-    counted = trace.count("calls", by=("method", "context"))
-    for key, number in calls.counts().items():
-        assert counted[key] == number, key
-
-
-def three_steps(kind: str, optimizer: Any, *, compiled: bool = True) -> tuple[dict[str, Any], Any]:
+def three_steps(
+    kind: str, optimizer: Any, labels: Iterable[str] = SHAPES, *, compiled: bool = True
+) -> tuple[dict[str, Any], Any]:
     """Three steps in a function, or in eager mode, of the hand-made variables; their trace."""
-    variables = make_variables(kind)
+    made = make_variables(kind)
+    variables = {label: made[label] for label in labels}
 
     def step() -> None:
         optimizer.apply_gradients(gradients(variables))

@@ -195,6 +195,10 @@ class Reading(NamedTuple):
         """Both together."""
         return Reading(self.dense + other.dense, self.sparse + other.sparse)
 
+    def minus(self, other: "Reading") -> "Reading":
+        """What came after the other one."""
+        return Reading(self.dense - other.dense, self.sparse - other.sparse)
+
 
 def raw(variable: Any) -> Any:
     """The TensorFlow variable that `variable` is, or that a Keras 3 variable holds."""
