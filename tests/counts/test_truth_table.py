@@ -8,11 +8,8 @@ run stands in `REFUSED`; its error must be the same untraced and traced.
 
 The words
     kind      which of the four sorts of optimizer: `legacy`, `keras2`, `keras3`, `v1`.
-    `Way`     a way of running: a function that trains, and under which strategy, with which
-              wrapper and options. `@way(name, ...)` makes a row of a function; a function may
-              have several, which differ in the strategy.
-    `Rig`     one cell at work. It has the optimizer, its variables, and `plan`, which is what each
-              step has done so far. The function of a way gets it and nothing else.
+    `Way`     a way of running. `@way(name, ...)` makes a row of a function of a `Rig`, which is
+              one cell at work; a function may have several, which differ in the strategy.
     `Step`    what one step does: the label of each variable that it updates, with a `Reading`,
               which is (dense, sparse). `ALL` is one update of each of the four variables made by
               hand, `SKIPPED` is none, as of a step that loss scaling skips or that only
@@ -242,12 +239,7 @@ class Rig:
             self.begin(readings)
             return
         for label, before in self.read_before.items():
-            readings[label] = tuple(
-                Reading(dense - old_dense, sparse - old_sparse)
-                for (dense, sparse), (old_dense, old_sparse) in zip(
-                    readings[label], before, strict=True
-                )
-            )
+            readings[label] = tuple(map(Reading.minus, readings[label], before))
         self.points.append((len(self.plan), readings))
         if self.in_blocks:
             self.block.close()
@@ -625,6 +617,12 @@ def loss_scale(rig: Rig) -> None:
     scaling(rig, rig.function(lambda factor: rig.run(factor=factor)))
 
 
+@way("loss scale, all skipped", wrapper="loss scale")
+def all_skipped(rig: Rig) -> None:
+    step = rig.function(lambda: rig.run(factor=np.inf))
+    rig.do(lambda: rig.run(factor=np.inf), step, step, did=SKIPPED)
+
+
 @way("loss scale, while loop", wrapper="loss scale")
 def loss_scale_loop(rig: Rig) -> None:
     @tf.function
@@ -678,49 +676,40 @@ def session_of(rig: Rig) -> Iterator[Any]:
         yield rig.session
 
 
-def run_in_session(rig: Rig, build: Callable[[], Any]) -> None:
+def run_in_session(build: Callable[[Rig], Any], rig: Rig) -> None:
     """Build a train op in the graph of the cell, and run it four times."""
     with graph_of(rig):
-        train = build()
+        train = build(rig)
         with session_of(rig) as session:
             for _ in range(4):
                 session.run(train)
                 rig.did(ALL)
 
 
-@way("session", session=True)
-@way("session, reference variables", session=True, reference=True)
-def session_run(rig: Rig) -> None:
-    run_in_session(rig, rig.apply)
+def build_with_global_step(rig: Rig) -> Any:
+    count = v1.train.get_or_create_global_step()
+    return rig.optimizer.apply_gradients(gradients(rig.variables), global_step=count)
 
 
-@way("session, global step", session=True)
-def session_global_step(rig: Rig) -> None:
-    def build() -> Any:
-        count = v1.train.get_or_create_global_step()
-        return rig.optimizer.apply_gradients(gradients(rig.variables), global_step=count)
-
-    run_in_session(rig, build)
+def build_minimize(rig: Rig) -> Any:
+    variables = list(rig.variables.values())
+    return rig.optimizer.minimize(loss(variables), var_list=variables)
 
 
-@way("session, minimize", session=True)
-def session_minimize(rig: Rig) -> None:
-    def build() -> Any:
-        variables = list(rig.variables.values())
-        return rig.optimizer.minimize(loss(variables), var_list=variables)
-
-    run_in_session(rig, build)
-
-
-@way("session, get_updates", session=True)
-def session_get_updates(rig: Rig) -> None:
+def build_updates(rig: Rig) -> Any:
     """How Keras trained in graph mode, with an optimizer of the legacy kind."""
+    variables = list(rig.variables.values())
+    return rig.optimizer.get_updates(loss(variables), variables)
 
-    def build() -> Any:
-        variables = list(rig.variables.values())
-        return rig.optimizer.get_updates(loss(variables), variables)
 
-    run_in_session(rig, build)
+for name, build in (
+    ("session", Rig.apply),
+    ("session, global step", build_with_global_step),
+    ("session, minimize", build_minimize),
+    ("session, get_updates", build_updates),
+):
+    way(name, session=True)(functools.partial(run_in_session, build))
+way("session, reference variables", session=True, reference=True)(WAYS["session"].run)
 
 
 @way("session, two train ops", session=True)
@@ -793,8 +782,9 @@ def make_model(rig: Rig, base: Any = None, *, frozen: bool = False, **compiled: 
         output = layers.Dense(2, kernel_initializer="zeros", use_bias=False)
         outputs = output(hidden(layers.Flatten()(embedding(inputs))))
         model = (base or rig.keras.Model)(inputs, outputs)
-        if rig.kind != "keras3" or "jit_compile" not in compiled:
-            compiled.setdefault("jit_compile", False)
+        if rig.kind != "keras3" and compiled.get("jit_compile") == "auto":
+            del compiled["jit_compile"]  # Keras 3 alone chooses XLA by itself
+        compiled.setdefault("jit_compile", False)
         model.compile(optimizer=rig.optimizer, loss="mse", **compiled)
     weights = {"table": embedding.embeddings, "head": output.kernel}
     hidden_weights = {"kernel": hidden.kernel, "bias": hidden.bias}
@@ -813,7 +803,7 @@ def data(samples: int) -> tuple[Any, Any]:
 
 
 def fit(
-    rig: Rig, model: Any, inputs: Any, targets: Any, steps: list[list[Step]], **fit: Any
+    rig: Rig, model: Any, inputs: Any, targets: Any, steps: Sequence[list[Step]], **fit: Any
 ) -> None:
     """Run `model.fit` and read the odometer at each end of a batch; `steps` are done by then."""
     ends = iter(steps)
@@ -828,41 +818,39 @@ def fit(
     assert next(ends, None) is None
 
 
-@way("fit")
-@way("one device: fit", strategy="one device")
-@way("mirrored 2: fit", strategy="mirrored 2")
-@way("mirrored 3: fit", strategy="mirrored 3")
-def model_fit(rig: Rig) -> None:
-    model = make_model(rig)
-    fit(rig, model, *data(4 * BATCH * replicas(rig)), [[MODEL]] * 4)
+def fits(
+    name: str,
+    *strategies: str,
+    steps: Sequence[list[Step]] = ([MODEL],) * 3,
+    epochs: int = 1,
+    last: int | None = None,
+    **model: Any,
+) -> None:
+    """Add `fit` of such a model as a way, and under these strategies.
+
+    The `last` batch of an epoch may have fewer samples.
+    """
+
+    def run(rig: Rig) -> None:
+        made, size = make_model(rig, **model), BATCH * replicas(rig)
+        batches = sum(map(len, steps)) // epochs
+        fit(rig, made, *data((batches - 1) * size + (last or size)), steps, epochs=epochs)
+
+    way(name)(run)
+    for strategy in strategies:
+        way(f"{strategy}: {name}", strategy=strategy)(run)
 
 
-@way("fit, defaults")
-def fit_defaults(rig: Rig) -> None:
-    """As most people call it: Keras 3 then chooses XLA by itself."""
-    model = make_model(rig, jit_compile="auto") if rig.kind == "keras3" else make_model(rig)
-    fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+BY_THREE = [[MODEL] * 3, [MODEL] * 3, [MODEL]] * 2
+NOT_HIDDEN: Step = {"table": SPARSE, "head": DENSE}
 
-
-@way("fit, XLA")
-@way("mirrored 2: fit, XLA", strategy="mirrored 2")
-def fit_xla(rig: Rig) -> None:
-    model = make_model(rig, jit_compile=True)
-    fit(rig, model, *data(3 * BATCH * replicas(rig)), [[MODEL]] * 3)
-
-
-@way("fit, steps_per_execution")
-@way("mirrored 2: fit, steps_per_execution", strategy="mirrored 2")
-def fit_steps_per_execution(rig: Rig) -> None:
-    model = make_model(rig, steps_per_execution=3)
-    steps = [[MODEL] * 3, [MODEL] * 3, [MODEL]] * 2
-    fit(rig, model, *data(7 * BATCH * replicas(rig)), steps, epochs=2)
-
-
-@way("fit, run_eagerly")
-def fit_run_eagerly(rig: Rig) -> None:
-    model = make_model(rig, run_eagerly=True)
-    fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+fits("fit", "one device", "mirrored 2", "mirrored 3", steps=[[MODEL]] * 4)
+fits("fit, defaults", jit_compile="auto")  # as most people call it
+fits("fit, XLA", "mirrored 2", jit_compile=True)
+fits("fit, run_eagerly", run_eagerly=True)
+fits("fit, steps_per_execution", "mirrored 2", steps=BY_THREE, epochs=2, steps_per_execution=3)
+fits("fit, partial last batch", "mirrored 2", steps=[[MODEL]] * 9, epochs=3, last=2)
+fits("fit, frozen layer", steps=[[NOT_HIDDEN]] * 3, frozen=True)
 
 
 @way("fit, own train_step")
@@ -884,20 +872,6 @@ def fit_train_step(rig: Rig) -> None:
     rig.direct = rig.kind == "keras3"
     model = make_model(rig, Model)
     fit(rig, model, *data(3 * BATCH * replicas(rig)), [[MODEL]] * 3)
-
-
-@way("fit, partial last batch")
-@way("mirrored 2: fit, partial last batch", strategy="mirrored 2")
-def fit_partial_batch(rig: Rig) -> None:
-    model = make_model(rig)
-    samples = 2 * BATCH * replicas(rig) + 2
-    fit(rig, model, *data(samples), [[MODEL]] * 9, epochs=3)
-
-
-@way("fit, frozen layer")
-def fit_frozen(rig: Rig) -> None:
-    model = make_model(rig, frozen=True)
-    fit(rig, model, *data(3 * BATCH), [[{"table": SPARSE, "head": DENSE}]] * 3)
 
 
 @way("fit, unused layer")

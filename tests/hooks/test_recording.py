@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import is_keras3, keras2, keras3, needs_keras3
+from support.libraries import is_keras3, keras2, keras3
 
 import tracer
 from tracer.core import registry
@@ -133,24 +133,6 @@ def test_however_it_is_made(how: str) -> None:
     trace = recording.trace()
     assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
     assert not registry.is_traced(optimizer)
-
-
-@needs_keras3
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_loss_scale_that_skips_each_step_leaves_the_trace_complete(compiled: bool) -> None:
-    optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
-    weight = keras3.Variable([0.0])
-    optimizer.build([weight])
-
-    def step() -> None:
-        optimizer.apply_gradients([(tf.constant([np.inf]), weight)])
-
-    run = tf.function(step) if compiled else step
-    with tracer.record() as recording:
-        for _ in range(3):
-            run()
-    trace = recording.trace()
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:
