@@ -5,15 +5,10 @@ traced it and the line in it: `main > [train_function] > step`. How often each r
 and the sum is what the odometer shows. A line of this file without a mark in a path fails a test.
 """
 
-import functools
 import gc
-import os
 import re
-import subprocess
-import sys
 import threading
 import weakref
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from counts.test_truth_table import strategy_of
 from support.odometers import ODOMETERS, PythonCalls, read
-from support.scripts import ROOT
 
 import tracer
 
@@ -111,34 +106,6 @@ def test_two_lines_in_eager_mode(program: Program) -> None:
         if trace.methods[each.entries[0].method].name == "apply_gradients":
             calls[path_of(trace, each.path)] += each.total
     assert +calls == {"one": 6, "other": 3}
-
-
-def test_a_program_that_changes_its_folder(
-    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file keeps the name that it had at first."""
-
-    def step() -> None:
-        program.optimizer.apply_gradients(program.pairs)
-
-    step()
-    monkeypatch.chdir(tmp_path)
-    step()
-    assert {line.file for line in tracer.trace_of(program.optimizer).data.lines if line.file} == {
-        str(HERE.relative_to(ROOT))
-    }
-
-
-def test_only_the_innermost_line_of_the_program_is_kept(program: Program) -> None:
-    """Also in a comprehension, and below functions of the standard library."""
-
-    def many() -> None:
-        [program.optimizer.apply_gradients(program.pairs) for _ in range(3)]  # @many
-
-    many()
-    functools.partial(many)()
-    (lambda: many())()
-    assert program.told() == {"many": 9}
 
 
 # In graphs.
@@ -245,16 +212,9 @@ def test_a_session() -> None:
 # Under strategies, and in threads.
 
 
-@functools.cache
-def mirrored() -> Any:
-    return tf.distribute.MirroredStrategy(
-        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-
-
 def test_replicas(kind: str) -> None:
     """Their threads are joined to the line that started them, eager and while tracing."""
-    program = Program(kind, mirrored())
+    program = Program(kind, strategy_of("mirrored 2"))
     strategy = program.strategy
 
     def replica_step() -> None:
@@ -313,67 +273,6 @@ def test_why_a_function_was_traced(program: Program) -> None:
     assert [(each.function, each.tracings) for each in trace.graphs] == [
         ("step", 1 + (number == 1)) for number in range(6)
     ]
-
-
-# However a program is started.
-
-SCRIPT = """
-import tensorflow as tf
-import tracer
-from keras.optimizers import SGD
-optimizer = tracer.wrap(SGD(1.0))
-variable = tf.Variable([0.0])
-
-
-@tf.function
-def step():
-    if variable[0] < 10:
-        optimizer.apply_gradients([(tf.ones(1), variable)])
-
-
-def main():
-    for _ in range(3):
-        step()
-    optimizer.apply_gradients([(tf.ones(1), variable)])
-
-
-main()
-trace = tracer.trace_of(optimizer)
-for block in trace.data.blocks:
-    lines = [trace.data.lines[index] for index in trace.data.paths[block.path]]
-    words = [f"{line.file}:{line.number}" if line.file else line.function for line in lines]
-    print(block.total, *words)
-"""
-
-
-@pytest.mark.parametrize(
-    ("command", "file"),
-    [
-        pytest.param(["train.py"], "train.py", marks=pytest.mark.sweep),
-        pytest.param(
-            ["-m", "tracer", "run", "-m", "package.train"],
-            "package/train.py",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(["app.zip"], "app.zip/inside.py", marks=pytest.mark.long),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_however_it_is_started(tmp_path: Path, command: list[str], file: str) -> None:
-    """Files are named from the program's folder."""
-    (tmp_path / "package").mkdir()
-    for name, text in (("train.py", SCRIPT), ("package/train.py", SCRIPT)):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "package" / "__init__.py").write_text("")
-    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
-        archive.writestr("__main__.py", "import inside")
-        archive.writestr("inside.py", SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=environment, stdout=-1, text=True, check=True
-    )
-    printed = [line for line in done.stdout.splitlines() if file in line]
-    assert sorted(printed) == [f"1 {file}:18", f"3 {file}:17 step {file}:12"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

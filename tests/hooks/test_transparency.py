@@ -91,19 +91,6 @@ SAMPLES: dict[str, Make] = {
 samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 
 
-@samples
-def test_the_object_and_its_class_stay(make: Make) -> None:
-    optimizer = make()
-    base = type(optimizer)
-    assert tracer.wrap(optimizer) is optimizer
-    assert isinstance(optimizer, base)
-    assert optimizer.__class__ is base
-    assert type(optimizer).__name__ == base.__name__
-    assert type(optimizer).__module__ == base.__module__
-    assert tracer.unwrap(optimizer) is optimizer
-    assert type(optimizer) is base
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_that_is_derived_from_its_type(kind: str) -> None:
     base: Any = ODOMETERS[kind]

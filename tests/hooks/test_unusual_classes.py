@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 from support.against_odometers import assert_three_steps, three_steps
-from support.odometers import DENSE_METHOD, KINDS, ODOMETERS, gradients, make_variables
+from support.odometers import DENSE_METHOD, KINDS, ODOMETERS, Boom, gradients, make_variables
 
 import tracer
 
@@ -157,7 +157,8 @@ def test_unusual_classes(kind: str, how: str) -> None:
     run_untraced = cls()  # it must work by itself
     run_untraced.apply_gradients(gradients(make_variables(kind)))
     assert tracer.wrap(optimizer) is optimizer
-    assert isinstance(optimizer, cls)
+    assert isinstance(optimizer, cls) and optimizer.__class__ is cls
+    assert (type(optimizer).__name__, type(optimizer).__module__) == (cls.__name__, cls.__module__)
     assert_three_steps(*three_steps(kind, optimizer))
     assert tracer.unwrap(optimizer) is optimizer
     assert type(optimizer) is cls
@@ -273,10 +274,6 @@ def test_threads_that_wrap_the_first_object_of_a_class(kind: str) -> None:
     assert len({type(each) for each in optimizers}) == 1
     for each in optimizers:
         assert_three_steps(*three_steps(kind, each, compiled=False))
-
-
-class Boom(Exception):
-    """The user's own."""
 
 
 @kinds
