@@ -44,11 +44,7 @@ DEVICES = 3
 LIMIT = 600
 """Seconds after which a test hangs. Quiet, none needs a tenth of it; a busy machine needs more."""
 
-LEFT_OUT = "tests left out"
-"""Where a process of pytest-xdist tells how many long tests it left out."""
-
 _stderr: TextIO | None = None
-_left_out = 0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -142,16 +138,15 @@ class WithoutFrameworks:
 @pytest.hookimpl(tryfirst=True)  # before what shuffles or selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what needs another Keras, and leave out what is long if nobody asked for it."""
-    global _left_out
     _skip_without_keras3(items)
     _mark_long_cells(items)
-    if config.option.markexpr or any("::" in argument for argument in config.args):
-        return
-    long = [item for item in items if _is_long(item)]
-    if long:
-        config.hook.pytest_deselected(items=long)
+    if _leaves_out(config):
+        config.hook.pytest_deselected(items=[item for item in items if _is_long(item)])
         items[:] = [item for item in items if not _is_long(item)]
-    _left_out = len(long)
+
+
+def _leaves_out(config: pytest.Config) -> bool:
+    return not config.option.markexpr and not any("::" in argument for argument in config.args)
 
 
 def _skip_without_keras3(items: list[pytest.Item]) -> None:
@@ -188,24 +183,13 @@ def _mark_long_cells(items: list[pytest.Item]) -> None:
             covered[file] |= new
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output[LEFT_OUT] = _left_out
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A process of pytest-xdist has ended; each of them collected all tests."""
-    global _left_out
-    _left_out = getattr(node, "workeroutput", {}).get(LEFT_OUT, _left_out)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _left_out:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if _leaves_out(config):
         terminalreporter.write_line(
-            f"{_left_out:,} long tests were left out; `nox -s everything`, or "
-            "`pytest -m 'long or not long'`, runs them too."
+            "long tests were left out; `nox -s everything`, or `pytest -m 'long or not long'`, "
+            "runs them too."
         )
 
 
