@@ -71,8 +71,8 @@ def policy(request: pytest.FixtureRequest) -> Iterator[str]:
         library.mixed_precision.set_global_policy(old)
 
 
-def fitted(kind: str) -> tuple[Any, Any, int]:
-    """A model after 12 steps of `fit`, twice to the same end: it, its optimizer, its variables."""
+def fitted(kind: str) -> tuple[Any, Any]:
+    """A model after 12 steps of `fit`, twice to the same end, and its optimizer."""
     library = library_of(kind)
     ends = []
     for traced in (False, True):
@@ -93,18 +93,7 @@ def fitted(kind: str) -> tuple[Any, Any, int]:
         ends.append([np.asarray(each) for each in model.weights])
     for left, right in zip(*ends, strict=True):
         np.testing.assert_array_equal(left, right)
-    return model, optimizer, len(model.trainable_variables)
-
-
-def check(model: Any, optimizer: Any, variables: int, skipped: int = 0) -> None:
-    """12 steps, and in each that was not skipped each variable once."""
-    trace = tracer.trace_of(optimizer)
-    assert trace.complete, trace.notes
-    assert trace.steps == 12
-    assert trace.updates() == (12 - skipped) * variables
-    assert {each.name for each in trace.variables} == {
-        getattr(each, "path", each.name).removesuffix(":0") for each in model.trainable_variables
-    }
+    return model, optimizer
 
 
 @pytest.mark.parametrize(
@@ -122,7 +111,7 @@ def test_mixed_precision(kind: str, policy: str) -> None:
 
     It starts at 2 ** 15 and is halved at each step that it skips.
     """
-    model, optimizer, variables = fitted(kind)
+    model, optimizer = fitted(kind)
     skipped = 0
     if policy == "mixed_float16":
         around = model.optimizer
@@ -130,7 +119,13 @@ def test_mixed_precision(kind: str, policy: str) -> None:
         scale = around.dynamic_scale if kind == "keras3" else around.loss_scale
         skipped = 15 - int(np.log2(np.asarray(scale)))
         assert 0 < skipped < 12
-    check(model, optimizer, variables, skipped)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.steps == 12
+    assert trace.updates() == (12 - skipped) * len(model.trainable_variables)
+    assert {each.name for each in trace.variables} == {
+        getattr(each, "path", each.name).removesuffix(":0") for each in model.trainable_variables
+    }
 
 
 @pytest.mark.parametrize("kind", [*MAKERS, "v1"])

@@ -135,40 +135,6 @@ def step_that_is_traced_before_to_look_at_it(k):
         step(x, y)
 
 
-# Accumulation.
-
-
-@add
-def accumulation_by_hand(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-    sums = [tf.Variable(tf.zeros(each.shape)) for each in model.trainable_variables]
-
-    @tf.function
-    def collect(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        for total, each in zip(sums, tape.gradient(loss, model.trainable_variables)):
-            total.assign_add(each / 4)
-
-    @tf.function
-    def apply():
-        optimizer.apply_gradients(
-            [(s.read_value(), v) for s, v in zip(sums, model.trainable_variables)]
-        )
-        for each in sums:
-            each.assign(tf.zeros_like(each))
-
-    for index, (x, y) in enumerate(batches(64, 4)):
-        collect(x, y)
-        if index % 4 == 3:
-            apply()
-
-
-@add(kinds=("keras3",))
-def accumulation_by_keras(k):
-    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=4), n=40, batch_size=4)
-
-
 # Two optimizers and more.
 
 
