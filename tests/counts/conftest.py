@@ -4,12 +4,9 @@ pytest imports this before it captures what is printed, so TensorFlow is importe
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from support.odometers import FailingCalls
 
 
 @pytest.fixture(params=("legacy", "keras2", "keras3", "v1"))
@@ -18,18 +15,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def calls() -> "FailingCalls":
-    from support.odometers import FailingCalls
-
-    return FailingCalls()
-
-
-@pytest.fixture
-def optimizer(kind: str, calls: "FailingCalls") -> Any:
+def optimizer(kind: str) -> Any:
     """An odometer that is not yet traced."""
     from support.odometers import ODOMETERS
 
-    return ODOMETERS[kind](calls=calls)
+    return ODOMETERS[kind]()
 
 
 @pytest.fixture

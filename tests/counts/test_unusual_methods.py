@@ -103,20 +103,16 @@ def test_an_apply_method_that_steps_another_optimizer(kind: str, compiled: bool)
     base: Any = ODOMETERS[kind]
     name = DENSE_METHOD[kind]
 
-    class Outer(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = base()
-
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            for gradient, variable in grads_and_vars:
-                getattr(self, name)(gradient, variable)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> None:
+        for gradient, variable in grads_and_vars:
+            getattr(self, name)(gradient, variable)
 
     def apply(self: Any, gradient: Any, variable: Any) -> None:
         self.inner.apply_gradients([(gradient, variable)])
 
-    setattr(Outer, name, apply)
-    optimizer = tracer.wrap(Outer())
+    optimizer = type("Outer", (base,), {"apply_gradients": apply_gradients, name: apply})()
+    optimizer.inner = base()
+    tracer.wrap(optimizer)
     variables = make_variables(kind)
     pairs = gradients(variables)[1:]  # without the sparse one
     optimizer.inner.apply_gradients(pairs)  # makes its own variables

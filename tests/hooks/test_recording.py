@@ -33,28 +33,6 @@ def _trace(step: Callable[[], None]) -> None:
     tf.function(step).get_concrete_function()
 
 
-def test_made_before_and_in_the_block_wrapped_or_not() -> None:
-    weight = tf.Variable([0.0])
-    before, wrapped = legacy.SGD(1.0), tracer.wrap(legacy.SGD(1.0))
-    _step(before, weight)
-    _step(wrapped, weight)
-    _step(wrapped, weight)
-    with tracer.record() as recording:
-        inside = legacy.SGD(1.0)
-        for optimizer in (before, wrapped, wrapped, inside):
-            _step(optimizer, weight)
-        assert recording.trace().updates() == 4
-    _step(before, weight)
-    _step(wrapped, weight)
-    trace = recording.trace()
-    assert (trace.updates(), trace.complete, len(trace.variables)) == (4, True, 1)
-    assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
-    assert trace.updates(variable=weight) == 4
-    assert [registry.is_traced(each) for each in (before, wrapped, inside)] == [False, True, False]
-    assert tracer.trace_of(wrapped).updates() == 5
-    assert type(before) is legacy.SGD
-
-
 @pytest.mark.parametrize("is_used", [False, True])
 def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_used: bool) -> None:
     """Also if it is gone."""

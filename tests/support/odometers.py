@@ -56,20 +56,6 @@ class Boom(Exception):
     """What a broken apply method raises."""
 
 
-class FailingCalls(PythonCalls):
-    """Counts the calls of apply methods, and makes one of them fail when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.until_failure = -1
-
-    def add(self, method: str) -> None:
-        super().add(method)
-        self.until_failure -= 1
-        if self.until_failure == 0:
-            raise Boom(method)
-
-
 def add_one(variable: Any, *, sparse: bool) -> Any:
     """Add 1 to every element of `variable`, or to its row 0 only; one atomic `assign_add`."""
     amount = np.ones(variable.shape, variable.dtype.as_numpy_dtype)
