@@ -11,6 +11,8 @@ from typing import Literal
 
 FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
 """Packages that call optimizers and are not part of the program."""
+SHIPPED = ("builtins", "abc", "typing", *FRAMEWORKS)
+"""Packages whose classes are not the program's."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from support.odometers import KINDS, ODOMETERS, make_variables
 import tracer
 from tracer.evidence import collectors
 from tracer.findings.rule import Finding
-from tracer.hooks import family
 from tracer.kinds import kind_of
 from tracer.model.records import Note
 from tracer.model.trace import Trace
@@ -207,7 +206,7 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rules themselves are right about them, not only the list of the frameworks."""
-    monkeypatch.setattr(family, "_SHIPPED", ("builtins",))
+    monkeypatch.setattr(collectors, "SHIPPED", ("builtins",))
     for base in BASES.values():
         todo = [] if base is object else type.__subclasses__(base)
         while todo:

@@ -21,8 +21,7 @@ from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import names_in
 from tracer.errors import in_one_line
 from tracer.evidence.rates import Rates
-from tracer.hooks.family import ships
-from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, OptimizerKind
+from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, SHIPPED, OptimizerKind
 from tracer.model.evidence import (
     ClassMethod,
     Evidence,
@@ -70,8 +69,8 @@ class Classes(Collector):
 def evidence_on(cls: type, kind: OptimizerKind) -> tuple[ClassMethod, ...]:
     """Return what a class shows; empty for a class that ships with a framework."""
     with suppress_faults():  # reading a class may raise anything
-        own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
-        return tuple(_evidence(cls, kind, own)) if own else ()
+        own = [each for each in cls.__mro__ if each.__module__.split(".")[0] not in SHIPPED]
+        return tuple(_evidence(cls, kind, own)) if own and kind.name not in AT_ONCE else ()
     return ()
 
 

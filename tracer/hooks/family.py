@@ -9,7 +9,7 @@ from tracer.core.backend import described, own_attributes
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import FRAMEWORKS, WRAPPABLE, OptimizerKind, kind_of
+from tracer.kinds import SHIPPED, WRAPPABLE, OptimizerKind, kind_of
 
 __tracebackhide__ = is_mistake
 
@@ -56,14 +56,8 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
     return kind
 
 
-_SHIPPED = ("builtins", "abc", "typing", *FRAMEWORKS)
 _LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")
 """Other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
-
-
-def ships(cls: type) -> bool:
-    """Whether a class comes with a framework."""
-    return cls.__module__.split(".")[0] in _SHIPPED
 
 
 def own_steps(cls: type, kind: OptimizerKind) -> tuple[str, ...]:
@@ -75,10 +69,11 @@ def own_steps(cls: type, kind: OptimizerKind) -> tuple[str, ...]:
     known = {*kind.step_methods, *kind.group_methods}
     names = dict.fromkeys(kind.step_methods[:1])
     with suppress_faults():  # reading a class may raise anything
-        own = [name for each in cls.__mro__ if not ships(each) for name in vars(each)]
         names = dict.fromkeys(
             name
-            for name in own
+            for each in cls.__mro__
+            if each.__module__.split(".")[0] not in SHIPPED
+            for name in vars(each)
             if name not in called and (name in known or _LEADS_TO_APPLY_METHOD.search(name))
         )
     return tuple(names)
