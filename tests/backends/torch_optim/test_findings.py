@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.findings_of import bad
-from twins.on_torch import SGD, Listed, net, same, step, weights
+from twins.on_torch import SGD, net, step
 
 import tracer
 from tracer.model.evidence import NeverPassed
@@ -21,27 +21,6 @@ def found(train: Callable[[], Any]) -> set[str]:
     with tracer.record() as recording:
         train()
     return {each.code for each in bad(recording.trace())}
-
-
-@pytest.mark.parametrize("cleared", ["by the optimizer", "by the model", "never"])
-@pytest.mark.parametrize("healthy", [False, True])
-def test_what_gets_gradients_and_is_in_no_optimizer(cleared: str, healthy: bool) -> None:
-    with tracer.record() as recording:
-        model = Listed(healthy)
-        optimizer = SGD(model.parameters(), 0.1)
-        before = weights(*model.hidden)
-        for _ in range(4):
-            if cleared != "never":
-                (optimizer if cleared == "by the optimizer" else model).zero_grad()
-            (model(torch.ones(4, 3)) ** 2).mean().backward()
-            optimizer.step()
-        assert same(before, *model.hidden) != healthy
-    found_of = {each.code: each for each in recording.trace().findings()}
-    assert ("never-passed" in found_of) != healthy
-    if not healthy:
-        names = [f"hidden[{n}].{of}" for n in (0, 1) for of in ("weight", "bias")]
-        assert list(found_of["never-passed"].variables) == names
-        assert found_of["never-passed"].severity == "warning"
 
 
 def test_a_gradient_of_a_phase_before_is_fine() -> None:
@@ -79,23 +58,6 @@ def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:
         train()
         assert not tracer.trace_of(optimizer).findings()
         del other
-
-
-def test_a_model_that_is_gone_by_the_time_of_reading() -> None:
-    optimizers: list[Any] = []
-
-    def train() -> None:
-        model = net()
-        model[0].requires_grad_(False)
-        optimizers.append(tracer.wrap(SGD(model[1].parameters(), 0.1)))
-        for number in range(4):
-            model[0].requires_grad_(number > 1)
-            step(optimizers[0], model)
-
-    train()
-    (finding,) = tracer.trace_of(optimizers[0]).findings()
-    assert finding.code == "never-passed"
-    assert finding.variables == ("0.weight", "0.bias")
 
 
 def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:

@@ -142,6 +142,18 @@ def frozen_parameters(wrap: Wrap) -> Ran:
     return counted(optimizer, [2] * 3, all_but_first, requests={"dense": 6})
 
 
+class Raising(Odometer):
+    """Raises, if it is told to, before or after it updates."""
+
+    raises = ""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None if self.raises == "before" else super().step(closure)
+        if self.raises:
+            raise RuntimeError("on purpose")
+        return loss
+
+
 class Twice(Odometer):
     """Calls the step above it twice."""
 
@@ -257,22 +269,14 @@ def a_lazy_parameter_that_is_never_used(wrap: Wrap) -> Ran:
 
 @row
 def steps_after_one_that_raised_with_frames_in_its_place(wrap: Wrap) -> Ran:
-    class Raising(Odometer):
-        raises = False
-
-        def step(self, closure: Any = None) -> Any:
-            if self.raises:
-                raise RuntimeError("on purpose")
-            return super().step(closure)
-
     parameters = zeros(1)
     optimizer = wrap(Raising(parameters))
     give(parameters)
     for size in range(40):  # some frame of a caller comes to lie where that of the step was
-        optimizer.raises = True
+        optimizer.raises = "before"
         with suppress(RuntimeError):
             optimizer.step()
-        optimizer.raises = False
+        optimizer.raises = ""
         names = " = ".join(f"v{each}" for each in range(size + 1))
         caller: dict[str, Any] = {}
         exec(f"import sys\ndef call(it):\n  {names} = sys._getframe()\n  it.step()", caller)
@@ -281,11 +285,12 @@ def steps_after_one_that_raised_with_frames_in_its_place(wrap: Wrap) -> Ran:
     return Ran(optimizer, [1] * 40, complete=False)
 
 
-def scaled(optimizer: Any, parameters: Any, *infinite: int, without: Sequence[int] = ()) -> Any:
-    """Train with a `GradScaler` in six steps, some with infinite gradients or `without` any.
-
-    Returns how many weights changed in each.
-    """
+def scaled(
+    wrap: Wrap, make: Any, infinite: Sequence[int] = (), without: Sequence[int] = (), **known: Any
+) -> Ran:
+    """Six steps with a `GradScaler`, some with infinite gradients or `without` any."""
+    parameters = zeros()
+    optimizer = wrap(make(parameters))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     moves = Moves(parameters)
     for step in range(1, 7):
@@ -295,74 +300,55 @@ def scaled(optimizer: Any, parameters: Any, *infinite: int, without: Sequence[in
         scaler.step(optimizer)
         scaler.update(4.0)
         moves.look()
-    return moves.by_step
+    return Ran(optimizer, moves.by_step, **known)
 
 
-@row
-def a_scaler(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    moved = scaled(optimizer, parameters, 1, 2, 5)
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(
-        optimizer,
-        moved,
-        requests={"dense": 18},
-        executions={"GradScaler.step": 6, "step": 3},
-    )
+class FusedBeside(torch.optim.SGD):  # type: ignore[misc]
+    """A kernel leaves out its work, and the code of the class does not."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].add_(1)
+        return super().step(closure)
 
 
-@row
-def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(torch.optim.Adam(parameters, fused=True))
-    moved = scaled(optimizer, parameters, 2, 4)
-    return Ran(
-        optimizer,
-        moved,
-        requests={"dense": 18},
-        executions={"GradScaler.step": 6, "step": 6},
-    )
-
-
-@row
-def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
-    moved = scaled(optimizer, parameters, without=(2, 4))
-    return Ran(optimizer, moved, requests={"dense": 12, "none": 6})
-
-
-@row
-def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
-    """The kernel leaves out its work, and the code of the class does not."""
-
-    class Beside(torch.optim.SGD):  # type: ignore[misc]
-        def step(self, closure: Any = None) -> Any:
-            with torch.no_grad():
-                self.param_groups[0]["params"][0].add_(1)
-            return super().step(closure)
-
-    parameters = zeros()
-    optimizer = wrap(Beside(parameters, fused=True))
-    moved = scaled(optimizer, parameters, 2, 4)
-    assert moved == [3, 1, 3, 1, 3, 3]
-    return Ran(optimizer, moved, requests={"dense": 18}, complete=False)
+ASKED = "GradScaler.step"
+ROWS["a scaler"] = partial(
+    scaled,
+    make=Odometer,
+    infinite=(1, 2, 5),
+    requests={"dense": 18},
+    executions={ASKED: 6, "step": 3},
+)
+ROWS["a fused optimizer and a scaler"] = partial(
+    scaled,
+    make=partial(torch.optim.Adam, fused=True),
+    infinite=(2, 4),
+    requests={"dense": 18},
+    executions={ASKED: 6, "step": 6},
+)
+ROWS["a fused optimizer and a scaler, without gradients"] = partial(
+    scaled,
+    make=partial(torch.optim.SGD, fused=True),
+    without=(2, 4),
+    requests={"dense": 12, "none": 6},
+)
+ROWS["a fused class with a step of its own and a scaler"] = partial(
+    scaled,
+    make=partial(FusedBeside, fused=True),
+    infinite=(2, 4),
+    requests={"dense": 18},
+    complete=False,
+)
 
 
 @row
 def a_step_that_raises(wrap: Wrap) -> Ran:
-    class Raising(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            if self.param_groups[0]["lr"] < 0:
-                raise RuntimeError("a negative rate")
-            return super().step(closure)
-
     parameters = zeros()
     optimizer = wrap(Raising(parameters))
     for step in range(5):
         give(parameters)
-        optimizer.param_groups[0]["lr"] = -1 if step in (1, 4) else 1
+        optimizer.raises = "before" if step in (1, 4) else ""
         with suppress(RuntimeError):
             optimizer.step()
     assert readings(parameters) == [3, 3, 3]
@@ -678,11 +664,8 @@ def test_a_block_ends_while_a_thread_is_in_a_hook_of_the_program(register: str) 
 
 
 def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
-    class Raising(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            raise RuntimeError("on purpose")
-
     optimizer = tracer.wrap(Raising(zeros()))
+    optimizer.raises = "before"
 
     def train(_: int) -> None:
         with suppress(RuntimeError):
@@ -943,18 +926,14 @@ def test_a_method_that_is_assigned_to_a_class_of_pytorch(
 
 
 def test_an_inner_step_that_raises_after_it_updated() -> None:
-    class Failing(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            super().step()
-            raise RuntimeError("on purpose")
-
     class Catching(Around):
         def step(self, closure: Any = None) -> None:
             with suppress(RuntimeError):
                 self.base.step()
 
     parameters = zeros()
-    optimizer = Catching(Failing(parameters))
+    optimizer = Catching(Raising(parameters))
+    optimizer.base.raises = "after"
     optimizer.param_groups = [{"params": zeros(1)}]
     tracer.wrap(optimizer)
     give(parameters)
