@@ -45,19 +45,19 @@ FLIP: dict[type, type] = {
 
 def mutants(file: Path) -> Iterator[tuple[int, str]]:
     """The line of each node that can be changed, and the text of the module with the change."""
-    count = len(list(ast.walk(ast.parse(file.read_text("utf-8")))))
-    for number in range(count):
-        tree = ast.parse(file.read_text("utf-8"))
-        node = list(ast.walk(tree))[number]
+    tree = ast.parse(file.read_text("utf-8"))
+    for node in ast.walk(tree):
+        before = vars(node).copy()
         if change(node):
             yield getattr(node, "lineno", 0), ast.unparse(ast.fix_missing_locations(tree))
+            vars(node).update(before)
 
 
 def change(node: ast.AST) -> bool:
     """Change a node in its place, if it is of a sort that can be changed."""
     match node:
         case ast.Compare(ops=[op, *_]) if type(op) in FLIP:
-            node.ops[0] = FLIP[type(op)]()
+            node.ops = [FLIP[type(op)](), *node.ops[1:]]
         case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in FLIP:
             node.op = FLIP[type(op)]()
         case ast.If() | ast.IfExp() | ast.While():
