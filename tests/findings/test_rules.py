@@ -125,6 +125,14 @@ def in_parts(made: Trace) -> Trace:
     return traces.changed(made, variables=tuple(parts))
 
 
+def without_gradient(class_name: str, kind: str) -> Trace:
+    """20 steps in which the bias has no gradient."""
+    return trace(
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 20)),
+        optimizers=(optimizer(class_name=class_name, kind=kind),),
+    )
+
+
 ACCUMULATING = (
     block([step(), request(0, 1)], Run(1, 1, 20), graph=True),
     block([update(0, 1)], Run(4, 4, 5), is_step=False, graph=True),
@@ -200,10 +208,8 @@ CASES: dict[str, Callable[[], Trace]] = {
         block([step(), request(0, 1), update(0)], Run(1, 1, 20), graph=True)
     ),
     "no gradient": traces.no_gradients,
-    "a parameter without a gradient": lambda: trace(
-        block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 20)),
-        optimizers=(optimizer(class_name="torch.optim.Adam", kind=TORCH),),
-    ),
+    "a parameter without a gradient": lambda: without_gradient("torch.optim.Adam", TORCH),
+    "a variable of the graph without a gradient": lambda: without_gradient("my.Adam", "v1"),
     "a gradient that one of two optimizers drops": lambda: trace(
         TRAINED,
         block([step(1), request(2, 3, optimizer=1), update(2, optimizer=1)], Run(1, 1, 10), root=1),

@@ -1,7 +1,7 @@
 """Which rule finds anything with which backend: the table in docs/findings.md.
 
-`twins` has a program for each rule that finds something without TensorFlow. Those of TensorFlow are
-in `findings/test_rules_in_training.py`, too.
+`twins` has a program for each rule that finds something without TensorFlow. Those of TensorFlow
+alone are in `findings/test_rules_in_training.py`.
 """
 
 NAMES = {
