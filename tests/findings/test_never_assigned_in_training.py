@@ -4,6 +4,7 @@ And those that do assign, be it what was there before: of them nothing may be sa
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,11 +23,8 @@ legacy = keras2.optimizers.legacy
 STEPS = 3
 
 
-class Legacy(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
+class InVain:
     """A name is given to the result; what is returned is an op that does nothing."""
-
-    def __init__(self) -> None:
-        super().__init__("Legacy")
 
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
         var = var - 0.1 * grad
@@ -42,6 +40,14 @@ class Legacy(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
         return {}
 
 
+class Legacy(InVain, keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
+    pass
+
+
+class V1(InVain, tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    pass
+
+
 class Keras2(keras2.optimizers.Optimizer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__("Keras2")
@@ -54,20 +60,11 @@ class Keras2(keras2.optimizers.Optimizer):  # type: ignore[misc]
         return {}
 
 
-class V1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(False, "V1")
-
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
-        handle = handle - 0.1 * grad
-        return tf.no_op()
-
-    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
-        handle = handle - 0.1 * tf.reduce_sum(grad)
-        return tf.no_op()
-
-
-IN_VAIN: dict[str, Callable[[], Any]] = {"legacy": Legacy, "keras2": Keras2, "v1": V1}
+IN_VAIN: dict[str, Callable[[], Any]] = {
+    "legacy": lambda: Legacy("Legacy"),
+    "keras2": Keras2,
+    "v1": lambda: V1(False, "V1"),
+}
 
 if keras3 is not None:
 
@@ -103,51 +100,27 @@ def applying(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Callable[[], None]
     return step
 
 
-def function(step: Callable[[], None], **options: bool) -> Callable[[], None]:
-    made: Callable[[], None] = tf.function(step, **options)
-    return made
+WAYS: dict[str, Callable[[Callable[[], Any]], Callable[[], Any]]] = {
+    "eager": lambda step: step,
+    "function": tf.function,
+    "xla": partial(tf.function, jit_compile=True),
+    "loop": lambda step: tf.function(
+        lambda: tf.while_loop(lambda n: n < 1, lambda n: (step(), [n + 1])[1], [0])
+    ),
+    "branch": lambda step: tf.function(
+        lambda: tf.cond(tf.random.uniform(()) < 2.0, step, lambda: None)
+    ),
+    "inner": lambda step: tf.function(lambda: tf.function(step)()),
+}
 
 
-def ways() -> dict[str, Callable[[Callable[[], None]], Callable[[], None]]]:
-    def loop(step: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            for _ in tf.range(1):
-                step()
-
-        return function(run)
-
-    def branch(step: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            if tf.random.uniform(()) < 2.0:
-                step()
-
-        return function(run)
-
-    def inner(step: Callable[[], None]) -> Callable[[], None]:
-        called = tf.function(step)
-
-        def outer() -> None:
-            called()
-
-        return function(outer)
-
-    return {
-        "eager": lambda step: step,
-        "function": function,
-        "xla": lambda step: function(step, jit_compile=True),
-        "loop": loop,
-        "branch": branch,
-        "inner": inner,
-    }
-
-
-@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", IN_VAIN)
 def test_a_method_that_assigns_nothing(kind: str, way: str) -> None:
     optimizer, chosen = IN_VAIN[kind](), variables(kind)
     if "keras" in kind:
         optimizer.build(chosen)
-    step = ways()[way](applying(optimizer, gradients(chosen)))
+    step = WAYS[way](applying(optimizer, gradients(chosen)))
     with tracer.assert_all_updated(chosen) as seen:
         for _ in range(STEPS):
             step()
@@ -209,21 +182,16 @@ def test_a_rate_of_0_and_gradients_of_0_are_assigned(make: Any) -> None:
     assert not found(trace, "never-assigned")
 
 
-class Deciding(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
+class Deciding(Legacy):
     """It assigns from the third step on, as one that accumulates or warms up does."""
 
-    def __init__(self) -> None:
-        super().__init__("Deciding")
-        self.calls = 0
+    calls = 0
 
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
         self.calls += 1
         if self.calls > 2:
             var.assign_sub(grad)
         return tf.no_op()
-
-    def get_config(self) -> dict[str, Any]:
-        return {}
 
 
 class ByPython(Deciding):
@@ -266,9 +234,9 @@ class ByRow(Deciding):
 
 @pytest.mark.parametrize("make", [Deciding, ByPython, ByPythonInCall, ByCall, ByOp, ByRow])
 def test_a_method_that_assigns_in_the_end_assigns(make: Any) -> None:
-    optimizer, weight = make(), tf.Variable([1.0, 1.0])
+    optimizer, weight = make("own"), tf.Variable([1.0, 1.0])
     optimizer.calls = 2  # else its graph holds nothing that assigns
-    step = function(applying(optimizer, [(tf.ones(2), weight)]))
+    step = tf.function(applying(optimizer, [(tf.ones(2), weight)]))
     with tracer.assert_updates(optimizer, dense=1, per_step=True) as seen:
         for _ in range(STEPS):
             step()
@@ -278,8 +246,8 @@ def test_a_method_that_assigns_in_the_end_assigns(make: Any) -> None:
 
 def test_a_graph_that_assigns_and_one_that_does_not() -> None:
     """A method that any graph writes with is one that assigns."""
-    optimizer, weight = Deciding(), tf.Variable([1.0, 1.0])
-    steps = [function(applying(optimizer, [(tf.ones(2), weight)])) for _ in range(2)]
+    optimizer, weight = Deciding("own"), tf.Variable([1.0, 1.0])
+    steps = [tf.function(applying(optimizer, [(tf.ones(2), weight)])) for _ in range(2)]
     tracer.wrap(optimizer)
     optimizer.calls = -100
     steps[0]()
@@ -294,7 +262,7 @@ def test_a_graph_that_assigns_and_one_that_does_not() -> None:
 
 def test_it_adds_no_op_to_a_graph() -> None:
     def ops() -> list[str]:
-        optimizer, weight = tracer.wrap(Legacy()), tf.Variable([1.0, 1.0])
+        optimizer, weight = tracer.wrap(Legacy("own")), tf.Variable([1.0, 1.0])
         optimizer.apply_gradients([(tf.ones(2), weight)])
         step = tf.function(applying(optimizer, [(tf.ones(2), weight)]))
         return [op.type for op in step.get_concrete_function().graph.get_operations()]

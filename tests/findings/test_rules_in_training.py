@@ -243,35 +243,6 @@ def test_sparse_gradient_that_becomes_dense(
         assert f"({next(iter(options))} is set)" in finding.text
 
 
-class OwnDense(keras2.optimizers.legacy.SGD):  # type: ignore[misc]  # it has no types
-    """Defines both methods; which of them runs is a matter of the gradients."""
-
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        return var.assign_add(grad)
-
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-    ) -> Any:
-        return var.scatter_add(tf.IndexedSlices(grad, indices))
-
-
-@pytest.mark.parametrize("which", ["sparse", "dense", "both"])
-def test_dense_method_of_ones_own_that_had_no_dense_gradient(which: str) -> None:
-    table, other = tf.Variable(tf.zeros((4, 2))), tf.Variable(tf.zeros((4, 2)))
-    optimizer = wrapped(OwnDense())
-    gradients = {"sparse": sparse(table), "dense": dense(table), "both": sparse(table)}[which]
-    optimizer.apply_gradients(gradients + (dense(other) if which == "both" else []))
-    trace = tracer.trace_of(optimizer)
-    line = inspect.getsourcelines(OwnDense._resource_apply_dense)[1]
-    said = (
-        f"_resource_apply_dense of OwnDense (tests/findings/{Path(__file__).name}:{line}) never "
-        "ran: every gradient that was applied was sparse. _resource_apply_sparse"
-    )
-    assert trace.answer().startswith(said) == (which == "sparse")
-    assert ("never ran" in trace.answer()) == (which == "sparse")
-    assert not trace.findings()
-
-
 # The steps, the errors, and what was never used.
 
 

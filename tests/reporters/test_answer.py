@@ -8,7 +8,8 @@ from hypothesis import given, strategies as st
 from support import traces
 from support.traces import block, called, request, step, update
 
-from tracer.model.records import Block, Graph, Method, Optimizer
+from tracer.model.evidence import ClassMethod
+from tracer.model.records import Block, Graph, Kind, Method, Optimizer
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters.text import answer, render
@@ -67,6 +68,16 @@ def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
     return traces.keras3(("a",), blocks, tuple(calls))
 
 
+def by_own_methods(*kinds: Kind) -> Trace:
+    """Updates of these kinds, by a class that defines the dense method."""
+    methods = (traces.APPLY_GRADIENTS, traces.DENSE, traces.SPARSE)
+    work = [step(), *(update(0, method=1 + (kind == "sparse"), kind=kind) for kind in kinds)]
+    trace = traces.keras3(("a",), (block(work, Run(1, 1, 5)),), (), methods=methods)
+    own = ClassMethod("own dense", "_resource_apply_dense", "mine.py:7")
+    optimizer = Optimizer("mine", "my.Mine", "legacy", 0, evidence=(own,))
+    return traces.changed(trace, optimizers=(optimizer,))
+
+
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
@@ -79,13 +90,23 @@ def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
             run(STEP, DIRECT),
             "update_step: 0 executions in 5 steps and 3 outside any step",
         ),
-        (run(tracing=1), "Its Python body was called once, while tracing."),
+        (
+            run(tracing=1),
+            "update_step never ran: 0 executions in 0 steps. "
+            "Its Python body was called once, while tracing.",
+        ),
         (run(COMPILED), "Its Python body was not called while the tracer watched."),
         (
             traces.incomplete(),
             "update_step: at least 200 executions in at least 100 steps; the step of 12 of them is",
         ),
         (traces.no_steps(), "Adam: 0 steps."),
+        (
+            by_own_methods("sparse"),
+            "_resource_apply_dense of Mine (mine.py:7) never ran: every gradient that was applied "
+            "was sparse. _resource_apply_sparse ran once a step",
+        ),
+        (by_own_methods("dense", "sparse"), "_resource_apply_sparse ran once a step"),
         (by_pytorch(STEP), "No update was made: 0 updates in 5 steps. step was called 5 times."),
         (
             by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),
@@ -99,6 +120,7 @@ def run(*blocks: Block, eager: int = 0, tracing: int = 0) -> Trace:
 )
 def test_what_is_said(trace: Trace, expected: str) -> None:
     assert expected in answer(trace)
+    assert ("never ran" in answer(trace)) == ("never ran" in expected)
 
 
 def with_graphs(trace: Trace, *graphs: Graph) -> Trace:
