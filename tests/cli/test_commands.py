@@ -230,7 +230,7 @@ def test_a_folder_of_separate_runs(tmp_path: Path) -> None:
         traces.eager().save(tmp_path / f"{name}.json")
     done = tracer("report", str(tmp_path))
     assert done.returncode == 2
-    assert "two of the traces are of replica 0: give one trace for each worker" in done.stderr
+    assert "(a.json and b.json): two of the traces are of replica 0: give one " in done.stderr
 
 
 MISTAKES: dict[str, tuple[Sequence[str], str]] = {

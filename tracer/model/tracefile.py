@@ -34,7 +34,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict, replace
 
-from tracer.errors import TraceFileError, near_file
+from tracer.errors import MergeError, TraceFileError, near_file
 from tracer.model import launches
 from tracer.model.merge import merge
 from tracer.model.records import Launch, Note, TraceData, with_indices
@@ -102,7 +102,7 @@ def _check(data: TraceData) -> None:
 _BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
-_MAX_NAMES = 4  # files that are not counted
+_MAX_NAMES = 4  # of files
 
 
 def file_name(trace: Trace) -> str:
@@ -216,8 +216,13 @@ def load(path: str | Path) -> Trace:
         if not found:
             raise ValueError("there is no trace file (*.json) in the folder")
     newest = launches.newest(found)
-    trace = merge(map(_trace, newest))
-    others = [file.relative_to(path).as_posix() for file in found if file not in newest]
+    names = {file: file.relative_to(path).as_posix() for file in found}
+    try:
+        trace = merge(map(_trace, newest))
+    except MergeError as error:
+        own = listed([names[file] for file in newest], _MAX_NAMES)
+        raise MergeError(f"{path} ({own}): {error}") from error
+    others = [names[file] for file in found if file not in newest]
     text = f"not counted, from another launch: {listed(others, _MAX_NAMES)}"
     notes = [*trace.data.notes, *([Note(text, "fact")] if others else [])]
     return Trace(replace(trace.data, notes=tuple(notes)))
