@@ -68,6 +68,8 @@ class Expectation:
     """The expression of `tracer check`; empty for an assertion."""
     per_variable: bool = False
     """Whether each of the variables has these limits, and not all of them together."""
+    lacking: tuple[str, ...] = ()
+    """The names of variables that should count, and that the trace does not have."""
 
     def __post_init__(self) -> None:
         for number in (self.low, self.high):
@@ -173,12 +175,8 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
     if expected.per_variable:
-        number = len(trace.variables) if expected.rows is None else len(expected.rows)
-        unmet = _unmet(trace, expected)
-        if not unmet:
-            return None if number else ("but there is no variable", summaries)
-        counts = span((min(unmet.values()), max(unmet.values())))
-        return f"got {counts} for {len(unmet):,} of {some(number, 'variable')}", summaries
+        got = _for_each(trace, expected)
+        return (got, summaries) if got else None
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""
@@ -195,11 +193,28 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     return (got, list(chain(*wrong.values()))) if wrong else None
 
 
+def _for_each(trace: Trace, expected: Expectation) -> str:
+    """`got 0 for 2 of 5 variables (no step ran: head/kernel)`; empty if all are as expected."""
+    number = len(trace.variables) if expected.rows is None else len(expected.rows)
+    unmet, lacking = _unmet(trace, expected), [*expected.lacking]
+    counts, of_all = [*unmet.values(), *(0 for _ in lacking)], number + len(lacking)
+    if not counts:
+        return "" if of_all else "but there is no variable"
+    held = frozenset[int]().union(*(summary.variables for summary in summaries_of(trace)))
+    lacking += [trace.variables[index].name for index in sorted(unmet) if index not in held]
+    why = "not passed to an optimizer" if trace.steps else "no step ran"
+    why = f" ({why if trace.complete else 'not seen'}: {listed(lacking, _MAX_ROWS)})"
+    got = f"got {span((min(counts), max(counts)))} for {len(counts):,} of"
+    return f"{got} {some(of_all, 'variable')}{why if lacking else ''}"
+
+
 def _unmet(trace: Trace, expected: Expectation) -> dict[int, int]:
     """The counts that are not as expected, of the variables that count, by their index."""
     made = trace.counts.by(["variable"], _selection(trace, expected))
     asked = range(len(trace.variables)) if expected.rows is None else expected.rows
-    counts = {index: made.get((index,), 0) for index in asked}
+    held = frozenset[int]().union(*(summary.variables for summary in summaries_of(trace)))
+    on_others = {index for index in asked if trace.variables[index].shards > 1} - held  # ranks
+    counts = {index: made.get((index,), 0) for index in asked if index not in on_others}
     return {index: count for index, count in counts.items() if not expected.holds(count)}
 
 
@@ -274,29 +289,6 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
     concerned = (summary for _, summaries in judged.values() for summary in summaries)
     tables = [(own, _rows(own, next(iter(judged)))) for own in dict.fromkeys(concerned)]
     return _text(trace, heads, tables, notes=not partial)
-
-
-def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> str:
-    """Which of these variables were never updated, and why; empty if each of them was.
-
-    Each has its name and its index in the trace, None if the trace does not have it.
-    """
-    summaries = summaries_of(trace)
-    updated = frozenset[int]().union(*(summary.updated for summary in summaries))
-    rows = frozenset[int]().union(*(summary.variables for summary in summaries))
-    sharded = {index for index, each in enumerate(trace.variables) if each.shards > 1}
-    on_others = sharded - rows  # ranks
-    missed = [each for each in variables if each[1] not in updated | on_others]
-    if not missed:
-        return incomplete(trace, [Expectation("updates", 1, None)])
-    of_all = f"at least 1 for each of {some(len(variables), 'variable')}"
-    heads = [f"updates: expected {of_all}, got none for {len(missed):,} of them"]
-    if lacking := [shown(name) for name, index in missed if index not in rows]:
-        why = "not passed to an optimizer" if trace.steps else "no step ran"
-        heads.append(f"{why if trace.complete else 'not seen'}: {listed(lacking, _MAX_ROWS)}")
-    part = _part("variable", frozenset(index for _, index in missed if index is not None))
-    tables = [(summary, columns.table(summary, "variable", part)) for summary in summaries]
-    return _text(trace, heads, tables)
 
 
 def unknown(trace: Trace, expected: Iterable[Expectation], why: str, instead: str = "") -> str:

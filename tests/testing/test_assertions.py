@@ -206,7 +206,7 @@ def test_an_incomplete_trace_never_passes(check: Check) -> None:
 
 def test_no_variables_at_all() -> None:
     text = tracer.assert_all_updated([]).check(traces.eager())
-    assert text == "updates: expected at least 1, but there is no variable"
+    assert text == "updates: expected at least 1 for each variable, but there is no variable"
 
 
 def test_an_assertion_without_with_warns_at_its_line() -> None:

@@ -17,7 +17,6 @@ from tracer.check import (
     Expectation,
     Quantity,
     failure,
-    never_updated,
     runs_for_all,
     unknown,
 )
@@ -213,10 +212,12 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     def check(trace: Trace) -> str:
         targets = targets_of(trace, given, weights=True)
+        lacking = tuple(each.name for each in targets if each.index is None)
+        each = Expectation(
+            "updates", 1, None, rows=indices(targets), per_variable=True, lacking=lacking
+        )
         why, instead = why_unknown(trace, targets, given)
-        if why:
-            return unknown(trace, [Expectation("updates", 1, None)], why, instead)
-        return never_updated(trace, [(each.name, each.index) for each in targets])
+        return unknown(trace, [each], why, instead) if why else failure(trace, [each])
 
     return Assertion(optimizer, check)
 
