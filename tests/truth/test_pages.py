@@ -34,18 +34,25 @@ def test_measured_again_it_is_the_same(backend: str) -> None:
     assert rows == [row for row in kept if row.backend == backend]
 
 
-@pytest.mark.skipif(FRAMEWORK != "torch", reason="`backends/jax/test_benchmarks.py` has it")
-@pytest.mark.sweep
-@pytest.mark.parametrize(("name", "large"), [("keras_torch", 1), ("torch", 2)])
-def test_the_benchmark_counts_right(name: str, large: int) -> None:
-    page = output_of("benchmarks/instructions.py", "--quick", name)
-    rows = [line.split("|")[2:5] for line in page.splitlines()[2 : 2 + 2 * large]]
-    assert [list(map(int, row)) for row in rows] == [[2, 16, 16]] * large + [[40, 320, 320]] * large
+COUNTED = {"torch": [("keras_torch", 1), ("torch", 2)], "jax": [("jax", 3)]}
+"""The benchmarks of a framework, and how many kinds of steps each has."""
+
+
+def figures(benchmark: str, name: str) -> list[list[int]]:
+    """The numbers of each row that a benchmark prints of a framework with `--quick`."""
+    lines = output_of(f"benchmarks/{benchmark}.py", "--quick", name).splitlines()[2:]
+    rows = [line.split("|")[2:-1] for line in lines if line.startswith("|")]
+    return [[int(cell) for cell in row if cell.strip().isdigit()] for row in rows]
 
 
 @pytest.mark.sweep
-@pytest.mark.skipif(FRAMEWORK != "torch", reason="`backends/jax/test_benchmarks.py` has it")
-def test_one_copy_is_held() -> None:
-    page = output_of("benchmarks/effects.py", "--quick", "torch")
-    _, _, weights, held, _ = page.splitlines()[2].split("|")
-    assert int(weights) == int(held)
+@pytest.mark.parametrize(("name", "kinds"), COUNTED[FRAMEWORK])
+def test_the_benchmark_counts_right(name: str, kinds: int) -> None:
+    assert figures("instructions", name) == [[2, 16, 16]] * kinds + [[40, 320, 320]] * kinds
+
+
+@pytest.mark.sweep
+def test_what_effects_hold() -> None:
+    """One copy of the weights; on JAX the old ones of a state that is donated."""
+    ((weights, held, *_),) = figures("effects", FRAMEWORK)
+    assert weights <= held < (1.1 * weights if FRAMEWORK == "jax" else weights + 1)

@@ -1,6 +1,7 @@
 """Which step it was, where programs do more than one thing."""
 
 import gc
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -244,3 +245,69 @@ def test_a_step_in_a_branch(eager: bool, every: int | None) -> None:
     # The step around it is called in each eager step, and the inner one to trace the branch.
     assert trace.calls() == 7 * (6 if eager else 1)
     assert eager or trace.answer().endswith("while tracing 1 program.")
+
+
+# It changes nothing: see `truth/test_keras.py`, too.
+
+
+def test_as_many_programs_and_no_effect() -> None:
+    """An effect would turn off the fast path of `jax.jit`."""
+    counts = []
+    for wrapped in (False, True):
+        loop = Loop(tracer.wrap(Odometer()) if wrapped else Odometer())
+        step = jax.jit(loop.step)
+        for x in (X[:8], X[:4], X[8:16]):
+            loop.state = step(loop.state, x, Y[: len(x)])
+        assert not jax.make_jaxpr(loop.step)(loop.state, X[:8], Y[:8]).effects
+        counts.append(step._cache_size())
+    assert counts == [2, 2]
+
+
+def test_the_same_error() -> None:
+    errors = []
+    for wrapped in (False, True):
+        loop = Loop(tracer.wrap(Odometer()) if wrapped else Odometer())
+        with pytest.raises(ValueError) as caught:
+            loop.optimizer.stateless_apply([], [], [])
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects: bool) -> int:
+    """How many functions are called to report a step like those before."""
+    held = [keras.Variable(jnp.zeros(2)) for _ in range(variables)]
+    optimizer: Any = tracer.wrap(Odometer(), effects=effects)
+    optimizer.build(held)
+    counts: list[int] = []
+    ran = ProgramBlock.ran
+
+    def counting(self: ProgramBlock, numbers: Any) -> None:
+        calls = 0
+
+        def see(frame: Any, event: str, argument: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(see)
+        try:
+            ran(self, numbers)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+
+    monkeypatch.setattr(ProgramBlock, "ran", counting)
+    step = jax.jit(lambda slots, values: optimizer.stateless_apply(slots, values, values)[::-1])
+    state = [e.value for e in optimizer.variables], [jnp.zeros(2) for _ in held]
+    for _ in range(4):
+        state = step(*state)
+    assert tracer.trace_of(optimizer).updates() == 4 * variables
+    monkeypatch.undo()
+    return counts[-1]
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_a_step_of_many_variables_is_reported_by_as_few_calls(
+    monkeypatch: pytest.MonkeyPatch, effects: bool
+) -> None:
+    few, many = (calls_in_a_step(monkeypatch, n, effects=effects) for n in (2, 40))
+    assert 0 < many <= few + 1

@@ -111,3 +111,19 @@ def test_steps_are_compiled_as_they_are_untraced() -> None:
         weights.append([each.numpy().tobytes() for each in variables])
     assert weights[0] == weights[1]
     assert graphs[0] == graphs[1]
+
+
+def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the program with an error if it got the `id` of an optimizer."""
+    monkeypatch.setattr(backend, "KNOWS_IDS", False)
+    optimizer = tracer.wrap(type("Fresh", (Odometer,), {})())
+    variables = model(optimizer).trainable_variables
+    optimizer.build(variables)
+    compiled = torch.compile(lambda: apply(optimizer, variables))
+    for _ in range(3):
+        compiled()
+    apply(optimizer, variables)
+    assert moved(variables) == [4.0] * 4
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), is_said(trace)) == (1, 4, True)
+    assert "torch.compile compiled a step of Fresh" in trace.notes[0]

@@ -1,5 +1,6 @@
 """What Keras 3 alone has on PyTorch; `truth/test_keras.py` has what each backend has."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import torch
 from backends.keras_torch.keras_on_torch import ParallelOdometer
 from truth.keras_programs import Odometer, X, Y, model, moved, ones
 
@@ -101,3 +103,53 @@ def test_everything_is_recorded(tmp_path: Path) -> None:
     assert moved(other.trainable_variables) == [2.0] * 4
     assert trace.updates() == 4 * 5 + 4 * 2
     assert not tracer.core.registry.is_traced(before)
+
+
+def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -> None:
+    traced = type(tracer.wrap(keras.optimizers.Adam()))
+    derived = type("Derived", (traced,), {})(0.1)
+    made = model(derived, "glorot_uniform")
+    made.fit(X, Y, batch_size=8, verbose=0)
+    assert int(derived.iterations) == 5
+    tracer.wrap(derived)
+    made.fit(X, Y, batch_size=8, verbose=0)
+    assert tracer.trace_of(derived).updates() == 20
+
+
+# Assertions: a layer is a module, and its variables hold parameters.
+
+
+def with_keras(trained: Any) -> Callable[[], Any]:
+    return lambda: trained.fit(X, Y, batch_size=8, verbose=0)
+
+
+def with_torch(trained: Any) -> Callable[[], Any]:
+    optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], 0.1)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        ((trained(X) - torch.tensor(Y)) ** 2).mean().backward()
+        optimizer.step()
+
+    return train
+
+
+@pytest.mark.parametrize("trains", [with_keras, with_torch])
+def test_layers_their_variables_and_their_parameters(trains: Any) -> None:
+    trained = model(keras.optimizers.SGD(0.1), "ones")
+    frozen, head = trained.layers
+    frozen.trainable = False
+    train = trains(trained)
+    with tracer.assert_all_updated(head), tracer.assert_all_updated([head.kernel]):
+        train()
+    for all_of in (trained, trained.layers):
+        with pytest.raises(AssertionError, match="for 2 of"), tracer.assert_all_updated(all_of):
+            train()
+    with tracer.assert_never_updated(frozen), tracer.assert_never_updated(frozen.kernel.value):
+        train()
+    for each in (head, head.kernel, head.kernel.value):
+        with pytest.raises(AssertionError, match="expected 0"), tracer.assert_never_updated(each):
+            train()
+    for each in (frozen.kernel, frozen.kernel.value):
+        with pytest.raises(AssertionError, match="got none"), tracer.assert_all_updated([each]):
+            train()
