@@ -314,7 +314,8 @@ def _rows(summary: Summary, expected: Expectation) -> Table:
     of_method |= expected.method is not None and expected.method not in known
     by: columns.By = "method" if of_method else "variable"
     meant = frozenset(_unmet(summary.trace, expected)) if expected.per_variable else expected.rows
-    table = columns.table(summary, by, _part(by, meant))
+    part = columns.WHOLE if meant is None else columns.Part(rows={by: meant})
+    table = columns.table(summary, by, part)
     rows = [row for row in table.rows if row.values.get("method") == expected.method] or table.rows
     if expected.what == "steps":
         rows = []
@@ -324,10 +325,6 @@ def _rows(summary: Summary, expected: Expectation) -> Table:
     if len(rows) > _MAX_ROWS:
         rows = [row for row in rows if row.note] or rows
     return table._replace(rows=rows, below=())
-
-
-def _part(by: columns.By, rows: frozenset[int] | None) -> columns.Part:
-    return columns.WHOLE if rows is None else columns.Part(rows={by: rows})
 
 
 def _text(
@@ -347,8 +344,6 @@ def _text(
         lines += ["", *several, *(line.plain for line in drawn)] if drawn else []
         names = {row.values.get("variable") for row in table.rows}
         for finding in findings_on(trace, summary.root):
-            if finding.code == "graph-never-ran" and finding.severity == "info":
-                continue  # others ran, and gave the counts
             if {None} >= names or not finding.variables or not names.isdisjoint(finding.variables):
                 found.append(f"{finding.severity}[{finding.code}]: {finding.text} {finding.advice}")
     return "\n".join(lines + (_items("Findings:", dict.fromkeys(found)) if found else []))

@@ -12,7 +12,7 @@ from support.traces import block, called, request, step, update
 
 import tracer
 from tracer.check import read, verdicts
-from tracer.model.records import Note
+from tracer.model.records import Graph, Note
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Assertion, Check, expect_updates
@@ -172,6 +172,13 @@ def test_what_was_never_updated_is_named_where_other_variables_made_up_for_it() 
     assert "got 2 in 7 of 12 steps (1-2, 5, 7, ...)" in message
     assert "kernel 0 0 0 0 never updated: no gradient in 12 steps" in message
     assert "kernel was never updated: the gradient was None each time" in message
+
+
+def test_graphs_that_never_ran_explain_no_count_that_others_gave() -> None:
+    for make, explains in ((traces.eager, False), (traces.never_ran, True)):
+        trace = traces.changed(make(), graphs=(Graph(0, 0, "train", "", 2, 2, 0, 0),))
+        assert [each.code for each in trace.findings()] == ["graph-never-ran"]
+        assert ("never ran" in expect_updates(dense=3)(trace)) == explains
 
 
 def test_a_name_that_is_not_there_lists_the_near_ones() -> None:

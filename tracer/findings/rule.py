@@ -72,6 +72,8 @@ class Rule:
     explanation: str
     """When the rule reports a case and when not, and other severities of a case."""
     needs: tuple[Need, ...] = ()
+    explains: Severity = "info"
+    """The mildest severity of a case that may explain why a count is not as expected."""
 
     @property
     def advices(self) -> dict[str, str]:
@@ -177,8 +179,9 @@ def findings(trace: Trace) -> list[Finding]:
 
 
 def findings_on(trace: Trace, root: int) -> list[Finding]:
-    """Return the findings on this root optimizer."""
-    return [finding for finding, roots in trace.derived(_found).items() if root in roots]
+    """Return the findings on this root optimizer that may explain its counts."""
+    own = [finding for finding, roots in trace.derived(_found).items() if root in roots]
+    return [each for each in own if at_least([each], rule_of(each.code).explains)]
 
 
 def _found(trace: Trace) -> dict[Finding, set[int]]:

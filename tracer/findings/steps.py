@@ -535,6 +535,7 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
         "has ended."
     ),
     needs=("complete", "finished"),
+    explains="warning",  # of info, other graphs ran, and gave the counts
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     # A tracing that an error ended made no graph to run.
