@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracer.model.merge import merge
     from tracer.model.trace import Trace
     from tracer.model.tracefile import load
-    from tracer.testing.assertions import (
+    from tracer.testing import (
         assert_all_updated,
         assert_calls,
         assert_executions,
@@ -59,11 +59,11 @@ __all__ = [
 
 _HOMES = {
     "Trace": "tracer.model.trace",
-    "assert_all_updated": "tracer.testing.assertions",
-    "assert_calls": "tracer.testing.assertions",
-    "assert_executions": "tracer.testing.assertions",
-    "assert_never_updated": "tracer.testing.assertions",
-    "assert_updates": "tracer.testing.assertions",
+    "assert_all_updated": "tracer.testing",
+    "assert_calls": "tracer.testing",
+    "assert_executions": "tracer.testing",
+    "assert_never_updated": "tracer.testing",
+    "assert_updates": "tracer.testing",
     "load": "tracer.model.tracefile",
     "merge": "tracer.model.merge",
     "record": "tracer.api",

@@ -21,7 +21,7 @@ import tracer
 if TYPE_CHECKING:
     from tracer.api import Recording
     from tracer.model.trace import Trace
-    from tracer.testing.assertions import Check
+    from tracer.testing import Check
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class OptimizerTracer:
         self.recording.take(optimizer, effects=effects)
         if expected:
             from tracer.api import recording_of
-            from tracer.testing.assertions import expect_updates
+            from tracer.testing import expect_updates
 
             check = expect_updates(**expected)
             self._checks.append((check, self._stack.enter_context(recording_of(optimizer))))
@@ -146,7 +146,7 @@ def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
-    from tracer.testing.assertions import expect_updates
+    from tracer.testing import expect_updates
 
     try:
         return [

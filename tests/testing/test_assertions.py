@@ -15,7 +15,7 @@ from tracer.check import read, verdicts
 from tracer.model.records import Graph, Note
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.testing.assertions import Assertion, Check, expect_updates
+from tracer.testing import Assertion, Check, expect_updates
 
 
 def executions(method: str, count: int, **options: bool) -> Check:

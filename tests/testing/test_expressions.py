@@ -9,7 +9,7 @@ import tracer
 from tracer.check import read, verdicts
 from tracer.errors import Mistake
 from tracer.model.trace import Trace
-from tracer.testing.assertions import Check, expect_updates
+from tracer.testing import Check, expect_updates
 
 
 def reasons(trace: Trace, *texts: str) -> list[str]:

@@ -1,1 +1,0 @@
-"""Assertions for tests, with the objects of the program."""
