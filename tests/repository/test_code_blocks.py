@@ -39,7 +39,7 @@ PAGES = [
 ]
 
 NOT_RUN = {
-        "docs/distribution.md": 1,  # `cli/test_run.py` starts such ranks, where there is PyTorch
+    "docs/distribution.md": 1,  # `cli/test_run.py` starts such ranks, where there is PyTorch
     "docs/performance.md": 1,  # 20 minutes of benchmarks
 }
 """How many blocks of a page are left out. Each has its reason in a comment before it."""
