@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tracer.core.calls import Site
-from tracer.core.counters import Counted, CountedBlock
-from tracer.core.log import APPLYING, WITHIN, HostLog, Reading, until
+from tracer.core.counters import APPLYING, WITHIN, Counted, CountedBlock, HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, settle
 from tracer.model.timeline import Run
 
@@ -140,7 +139,7 @@ def test_a_log_that_a_signal_interrupts_has_all_of_a_row_or_nothing(
     for stamp in stamps:
         whole.add(stamp)
         with monkeypatch.context() as patched:
-            patched.setattr("tracer.core.log.join", _interrupted)
+            patched.setattr("tracer.core.counters.join", _interrupted)
             before = log.total
             with suppress(KeyboardInterrupt):
                 log.add(stamp)

@@ -13,7 +13,7 @@ LIMITS = {
     "page": 18,
     "check that fails": 15,
     "diff": 7,
-    "assertion that fails": 35,
+    "assertion that fails": 34,
 }
 
 CODE = """

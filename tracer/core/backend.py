@@ -20,10 +20,9 @@ from tracer.core import locks
 from tracer.core.call_paths import Paths
 from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
-from tracer.core.counters import CountedBlock, Counters
+from tracer.core.counters import UNIT, CountedBlock, Counters
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
-from tracer.core.log import UNIT
 from tracer.core.tracings import Tracings
 from tracer.model.evidence import Evidence
 from tracer.model.names import distinct, plain_name

@@ -15,9 +15,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tracer.core.calls import Site
-from tracer.core.counters import Counted, CountedBlock, Source
+from tracer.core.counters import APPLYING, WITHIN, Counted, CountedBlock, Reading, Source
 from tracer.core.late_wrap import SESSION_GRAPH
-from tracer.core.log import APPLYING, WITHIN, Reading
 from tracer.model.records import Block, Entry, Observation
 from tracer.model.timeline import Run, Timeline, join, union
 from tracer.model.words import some

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.ledger import Journal, Ledger
-from tracer.core.log import UNIT, WITHIN
+from tracer.core.counters import UNIT, WITHIN
 from tracer.model.timeline import Run
 
 

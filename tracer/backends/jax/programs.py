@@ -21,8 +21,7 @@ import numpy as np
 
 from tracer.backends.jax.values import NO_RATE, sources
 from tracer.core.calls import SiteTable
-from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.log import UNIT, HostLog
+from tracer.core.counters import UNIT, CountedBlock, Counters, Counts, HostLog
 
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 """The outcome of updates: computed but discarded; kept; not computed; partly kept."""

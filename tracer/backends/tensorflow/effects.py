@@ -20,8 +20,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical, copies_of
 from tracer.core.calls import Step
-from tracer.core.counters import EffectLogs, Source, sources_of
-from tracer.core.log import UNIT
+from tracer.core.counters import UNIT, EffectLogs, Source, sources_of
 
 _raw = tf.raw_ops
 

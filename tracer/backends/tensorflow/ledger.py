@@ -3,7 +3,7 @@
 The stateful ops of a graph run whenever the graph runs, so one counter serves all that was traced
 into one graph (a *block*), whether it updates 1 variable or 1,000. Each execution writes a row that
 says when it ran. Python drains the rows (`Journal.drain`) into a log like those of eager mode: see
-`tracer.core.log`.
+`tracer.core.counters`.
 
 *When* is a **stamp**: `UNIT` times the number of the step, plus flags for the block's part in it. A
 graph cannot know its enclosing step while it is traced: it may run alone, inside a step, or inside
@@ -43,8 +43,7 @@ import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
 from tracer.core import locks
-from tracer.core.counters import Clock
-from tracer.core.log import UNIT, HostLog, Reading, until
+from tracer.core.counters import UNIT, Clock, HostLog, Reading, until
 
 ROWS = 16_383
 """How many rows, of one number each, a journal holds between two readings: 128 KiB."""
