@@ -157,6 +157,15 @@ def skipping(
     )
 
 
+def by_grad_scaler(*, used: bool) -> Trace:
+    """The first 16 steps of 40 updated nothing."""
+    return trace(
+        block([step(), request(0, 1)], Run(1, 1, 40)),
+        block([update(0, 1)], Run(17, 1, 24), is_step=False),
+        optimizers=(optimizer(class_name="torch.optim.SGD", kind=TORCH, grad_scaler=used),),
+    )
+
+
 LEGACY = (traces.APPLY_GRADIENTS, traces.DENSE, traces.SPARSE, traces.DUPLICATES)
 TRAINED = healthy(Run(1, 1, 10))
 
@@ -275,6 +284,7 @@ CASES: dict[str, Callable[[], Trace]] = {
     "some steps skipped": lambda: skipping(Run(1, 1, 32), Run(36, 1, 29), steps=64),
     "steps skipped from the start": lambda: skipping(Run(5, 1, 60), steps=64, initial_scale=8.0),
     "all steps skipped": lambda: skipping(steps=3),
+    "steps skipped by PyTorch": lambda: by_grad_scaler(used=True),
     "a scale that falls": lambda: skipping(Run(1, 1, 2), steps=22, dynamic_scale=2.0**-5),
     "gradients in skipped steps only": lambda: traces.changed(
         skipping(Run(3, 1, 8), steps=10),
@@ -391,6 +401,7 @@ CASES |= {
 
 SILENT: dict[str, Callable[[], Trace]] = {
     "an error that the class explains": lambda: raised("NotImplementedError: sparse", seen=MISSING),
+    "a GradScaler that is disabled": lambda: by_grad_scaler(used=False),
     "compared, and all is well": lambda: watched(),
     "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
     "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),

@@ -10,6 +10,7 @@ from weakref import ref
 import pytest
 from hypothesis import event, given, strategies as st
 from msgspec.structs import replace
+from support import traces
 from support.traces import called
 
 import tracer
@@ -41,46 +42,16 @@ CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 
 def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) -> TraceData:
     """A worker with two replicas whose steps update each variable once."""
-    indices = tuple(range(len(variables)))
-    return TraceData(
-        optimizers=(Optimizer("adam", "keras.Adam", "keras3", 0),),
-        variables=tuple(Variable(each, (2, 3), "float32") for each in variables),
-        methods=(Method("apply", "step"), Method("update_step", "apply")),
+    return replace(
+        traces.trained(variables, Run(1, 1, steps), replicas=2, graph=True).data,
         replicas=(Replica(name, 0, "CPU:0"), Replica(name, 1, "CPU:1")),
-        blocks=tuple(
-            Block(
-                root=0,
-                replica=replica,
-                context="graph",
-                function="train",
-                step=True,
-                entries=(
-                    Entry(0, 0, "step", None, ()),
-                    Entry(0, 1, "update", "dense", indices),
-                ),
-                total=steps,
-                runs=(Run(1, 1, steps),),
-            )
-            for replica in (0, 1)
-        ),
-        calls=(called(1, indices, tracing=1),),
+        calls=(called(1, range(len(variables)), tracing=1),),
         environment={"cluster": CLUSTER},
     )
 
 
 def merged(*parts: TraceData) -> Trace:
     return tracer.merge(Trace(part) for part in parts)
-
-
-def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> TraceData:
-    """The trace of a process that is no worker of a cluster."""
-    data = worker("", steps)
-    return replace(
-        data,
-        optimizers=tuple(replace(each, name=optimizer) for each in data.optimizers),
-        environment={},
-        notes=tuple(map(Note, notes)),
-    )
 
 
 ALL = [worker(f"worker:{index}", steps=10 - index % 10) for index in (10, 1, 0, 2)]
@@ -105,9 +76,7 @@ def test_counts_add_up_and_stay_apart() -> None:
 def test_variables_and_methods_in_another_order_are_the_same() -> None:
     other = worker("worker:1", 7, ("b", "a"))
     only_b = replace(other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),))
-    other = replace(
-        other, blocks=(only_b,), methods=(Method("apply_gradients", "step"), other.methods[1])
-    )
+    other = replace(other, blocks=(only_b,), methods=(Method("apply", "step"), other.methods[1]))
     trace = merged(worker("worker:0"), other)
     assert trace.updates("sparse") == trace.updates("sparse", variable="b") == 7
     assert trace.updates("dense", variable="a") == 20
@@ -461,7 +430,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     nested = TraceData(
         optimizers=(Optimizer("adam", "Scale", "keras3", 0), Optimizer("inner", "A", "keras3", 0)),
         variables=(Variable("b", (1,), "float32"), Variable("own", (1,), "float32")),
-        methods=(Method("update_step", "apply"), Method("apply", "step")),
+        methods=(traces.UPDATE_STEP, traces.APPLY_GRADIENTS),
         replicas=(Replica("", 1, ""),),
         blocks=(
             Block(
@@ -489,7 +458,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     ]
     assert [each.name for each in data.variables] == ["a", "b", "own"]
     assert [each and each() for each in objects] == [one, shared, other]
-    assert [each.name for each in data.methods] == ["apply", "update_step"]
+    assert data.methods == (traces.APPLY_GRADIENTS, traces.UPDATE_STEP)
     assert [(each.id, each.device) for each in data.replicas] == [(0, "CPU:0"), (1, "CPU:1")]
     moved = data.blocks[-1]
     assert (moved.root, moved.replica, moved.total) == (1, 1, 3)
@@ -498,7 +467,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
         Entry(1, 0, "step", None, ()),
     )
     assert data.calls[-1] == called(1, (2,), tracing=5, replica=1, optimizer=2, root=1)
-    assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0),)
+    assert data.graphs[-1] == Graph(1, 1, "f", "", 1, 0, 3, 0)
     assert [*map(str, data.notes)] == ["seen once"] and data.complete
     assert data.blocks[:2] == worker("").blocks
 
@@ -514,18 +483,21 @@ def test_variables_without_an_object_stay_apart() -> None:
 # The processes of one `tracer run --children`.
 
 
-def process(started: float, data: TraceData | None = None, launch: str = "one") -> TraceData:
+def alone(steps: int, *notes: Note) -> TraceData:
+    """The trace of a process that is no worker of a cluster."""
+    return replace(worker("", steps), environment={}, notes=notes)
+
+
+def process(started: float, data: TraceData = NOTHING) -> TraceData:
     """The trace of a process that began then; without `data` it used no optimizer."""
-    nothing = TraceData((), (), (), (), (), ())
-    data = nothing if data is None else data
     workers = ", ".join(dict.fromkeys(each.worker for each in data.replicas))
     program = Program("train.py", started, workers)
-    return replace(data, programs=(program,), launch=Launch("", launch, started=started))
+    return replace(data, programs=(program,), launch=Launch("", "one", started=started))
 
 
 def test_processes_of_one_launch_are_trainings_of_their_own() -> None:
     trace = merged(
-        process(5.0, alone(7, notes=("a step is missing",))), process(1.0), process(3.0, alone(4))
+        process(5.0, alone(7, Note("a step is missing"))), process(1.0), process(3.0, alone(4))
     )
     assert trace.workers == ("process:2", "process:3")
     assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]

@@ -7,7 +7,6 @@ from support.traces import block, request, step, update
 
 from tracer import Trace
 from tracer.check import read, verdicts
-from tracer.findings.steps import steps_skipped
 from tracer.model.counts import updates
 from tracer.model.phrases import endings, every, reason
 from tracer.model.records import Program, Setting
@@ -112,42 +111,6 @@ def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:
 )
 def test_every_nth_step_up_to_the_end(steps: int, updated: list[Run], nth: int) -> None:
     assert every(_summary(steps, *updated), updates, 0) == nth
-
-
-@pytest.mark.parametrize(
-    ("updated", "settings", "expected"),
-    [
-        ([Run(1, 1, 40)], {}, ""),
-        (
-            [Run(3, 1, 30), Run(36, 1, 5)],
-            {},
-            "5 steps of 40: the first is step 1, up to 3 in a row",
-        ),
-        (
-            [Run(16, 1, 25)],
-            {},
-            "15 steps of 40: the first is step 1, up to 15 in a row",
-        ),  # as often a scale of 2**15 halves
-        ([Run(17, 1, 24)], {}, "16 steps of 40: the first is step 1, up to 16 in a row, hopeless"),
-        (
-            [Run(4, 1, 37)],
-            {"initial_scale": 4.0},
-            "3 steps of 40: the first is step 1, up to 3 in a row, hopeless",
-        ),
-        ([], {}, "40 steps of 40: the first is step 1, up to 40 in a row, hopeless"),
-        ([Run(9, 1, 4)], {"grad_scaler": False}, ""),
-    ],
-)
-def test_what_a_loss_scale_skipped(
-    updated: list[Run], settings: dict[str, Setting], expected: str
-) -> None:
-    summary = _summary(40, *updated, **{"grad_scaler": True, **settings})
-    said = [
-        case.text.replace(" were skipped by GradScaler", "").rstrip(".")
-        + ", hopeless" * (case.severity == "warning")
-        for case in steps_skipped.cases(summary)
-    ]
-    assert said == [expected][: bool(expected)]
 
 
 @pytest.mark.parametrize(

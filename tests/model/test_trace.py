@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise, product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -242,7 +243,8 @@ def test_per_step_covers_every_step(question: Question) -> None:
 # By hand.
 
 
-def example() -> TraceData:
+@pytest.fixture
+def trace() -> Trace:
     """64 steps on 2 replicas; the dense updates skip step 33; one of 3 loops is step_unknown."""
     step = (Entry(0, 0, "step", None, ()),)
     updates = (
@@ -259,12 +261,7 @@ def example() -> TraceData:
     blocks.append(Block(0, 0, "graph", "loop", False, loop, 3, (Run(5, 5, 2),)))
     steps = (called(0, (), eager=1, kind=None), called(0, (), tracing=2, kind=None))
     calls = (called(1, (0, 1), tracing=2), *steps)
-    return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), calls)
-
-
-@pytest.fixture
-def trace() -> Trace:
-    return Trace(example())
+    return Trace(TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), calls))
 
 
 def test_steps_are_numbered_from_1(trace: Trace) -> None:
@@ -282,24 +279,17 @@ def test_a_trace_in_one_line(trace: Trace) -> None:
 # The variable itself.
 
 
-class KerasVariable:
-    def __init__(self, path: str, name: str = "kernel") -> None:
-        self.path = path
-        self.name = name
-
-
-class TensorFlowVariable:
-    def __init__(self, name: str) -> None:
-        self.name = name
+def keras_variable(path: str) -> SimpleNamespace:
+    return SimpleNamespace(path=path, name="kernel")
 
 
 @pytest.mark.parametrize(
     ("variable", "name"),
     [
-        (KerasVariable("encoder/kernel"), "encoder/kernel"),
-        (TensorFlowVariable("encoder/kernel:0"), "encoder/kernel"),
-        (TensorFlowVariable("encoder/kernel/replica_1:0"), "encoder/kernel"),
-        (TensorFlowVariable("encoder/replica_x/kernel:0"), "encoder/replica_x/kernel"),
+        (keras_variable("encoder/kernel"), "encoder/kernel"),
+        (SimpleNamespace(name="encoder/kernel:0"), "encoder/kernel"),
+        (SimpleNamespace(name="encoder/kernel/replica_1:0"), "encoder/kernel"),
+        (SimpleNamespace(name="encoder/replica_x/kernel:0"), "encoder/replica_x/kernel"),
     ],
 )
 def test_the_plain_name_of_a_variable(variable: object, name: str) -> None:
@@ -307,11 +297,11 @@ def test_the_plain_name_of_a_variable(variable: object, name: str) -> None:
 
 
 def test_a_path_with_brackets_is_no_glob(trace: Trace) -> None:
-    assert trace.updates(variable=KerasVariable("list[0]/kernel")) == 6
+    assert trace.updates(variable=keras_variable("list[0]/kernel")) == 6
     assert trace.updates(variable="list[0]/kernel") == 6
     assert trace.updates(variable="list[0-9]/kernel") == 0  # the glob: list0/kernel
     with pytest.raises(UnknownName):
-        trace.updates(variable=KerasVariable("list[0-9]/kernel"))
+        trace.updates(variable=keras_variable("list[0-9]/kernel"))
 
 
 def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None:
@@ -322,7 +312,7 @@ def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None
     )
     block = Block(0, 0, "graph", "f", True, entries, 1, (Run(1, 1, 1),))
     data = TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ())
-    first, second = KerasVariable("kernel"), KerasVariable("kernel")
+    first, second = keras_variable("kernel"), keras_variable("kernel")
     known = {id(first): 0, id(second): 1}
     live = Trace(data, lambda each: known.get(id(each)))
     assert (live.updates(variable=first), live.updates(variable=second)) == (2, 5)
@@ -333,13 +323,13 @@ def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None
 
 
 def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Trace) -> None:
-    own, other = TensorFlowVariable("encoder/bias:0"), TensorFlowVariable("encoder/bias:0")
+    own, other = SimpleNamespace(name="encoder/bias:0"), SimpleNamespace(name="encoder/bias:0")
     live = Trace(trace.data, lambda each: 1 if each is own else None)
     assert live.updates(variable=own) == live.updates(variable="encoder/bias") == 126
     with pytest.raises(UnknownName, match="this object is not the variable 'encoder/bias'"):
         live.updates(variable=other)
     with pytest.raises(UnknownName, match=r"no variable 'encoder/bios': .*encoder/bias"):
-        live.updates(variable=TensorFlowVariable("encoder/bios:0"))
+        live.updates(variable=SimpleNamespace(name="encoder/bios:0"))
     with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):
         live.updates(variable=3)
 

@@ -12,23 +12,13 @@ import pytest
 from msgspec.structs import replace
 from support import traces
 from support.cost import at_most
-from support.traces import called
 
 import tracer
 from tracer.check import as_github, as_text, read, verdicts
 from tracer.cli.process import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
-from tracer.model.records import (
-    Block,
-    Entry,
-    Method,
-    Note,
-    Optimizer,
-    Replica,
-    TraceData,
-    Variable,
-)
+from tracer.model.records import Note, Replica, TraceData
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters import comparison, formats, html
@@ -36,27 +26,9 @@ from tracer.reporters import comparison, formats, html
 
 def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
     """Two variables, two replicas, a hole in the steps."""
-    entries = (
-        Entry(0, 0, "step", None, ()),
-        Entry(0, 1, "update", "dense", (0, 1)),
-        Entry(0, 0, "request", "dense", (0, 1)),
-    )
-    return TraceData(
-        optimizers=(Optimizer("Adam", "Adam", "keras3", 0),),
-        variables=(
-            Variable("dense/kernel", (8, None), "float32"),
-            Variable("dense/bias", (4,), "float32"),
-        ),
-        methods=(Method("apply", "step"), Method("update_step", "apply")),
-        replicas=(Replica("", 0, "CPU:0"), Replica("", 1, "CPU:1")),
-        blocks=tuple(
-            Block(0, replica, "graph", "f", True, entries, 14, (Run(1, 1, 10), Run(12, 2, 3)))
-            for replica in (0, 1)
-        ),
-        calls=(called(1, (0, 1), tracing=2),),
-        notes=tuple(map(Note, notes)),
-        environment={"tensorflow": "2.21.0"},
-    )
+    names, runs = ("dense/kernel", "dense/bias"), (Run(1, 1, 10), Run(12, 2, 3))
+    trace = traces.trained(names, *runs, replicas=2, graph=True)
+    return replace(trace.data, notes=tuple(map(Note, notes)))
 
 
 def large(steps: int) -> TraceData:
