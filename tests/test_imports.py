@@ -37,14 +37,6 @@ def test_importing_imports_nothing_that_takes_long() -> None:
     assert _python(code) == "[]"
 
 
-def test_reading_a_trace_imports_no_tensorflow() -> None:
-    code = """
-        import sys, tracer.model.tracefile, tracer.api, tracer.cli, tracer.reporters.text
-        print([m for m in ("tensorflow", "keras", "tf_keras") if m in sys.modules])
-    """
-    assert _python(code) == "[]"
-
-
 @pytest.mark.long
 def test_a_keras_that_was_not_imported_stays_so() -> None:
     code = """

@@ -1,7 +1,6 @@
 """`TraceCallback` under `model.fit` of both Keras, against odometers and arithmetic."""
 
 import csv
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,34 +52,32 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [each.removeprefix("tracer: ") for each in out.splitlines() if "tracer: " in each]
 
 
-def test_it_prints_a_line_for_so_many_steps(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of(keras)
-    callback = tracer.keras.TraceCallback(every=7)
-    fit(model, callback)
+@pytest.mark.parametrize(
+    ("every", "epochs", "spans", "options"),
+    [
+        (7, [3], [(1, 7), (8, 14), (15, 21), (22, 28), (29, 30)], {}),
+        (20, [1, 3], [(1, 10), (11, 30), (31, 40)], {}),  # it goes on where a training ended
+        (2, [2], [(1, 10), (11, 20)], {"steps_per_execution": 5}),  # 2 executions
+    ],
+)
+def test_it_prints_a_line_for_so_many_steps(
+    keras: Any,
+    every: int,
+    epochs: list[int],
+    spans: list[tuple[int, int]],
+    options: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = model_of(keras, **options)
+    callback = tracer.keras.TraceCallback(every=every)
+    for number in epochs:
+        fit(model, callback, epochs=number)
     assert lines(capsys) == [
         f"steps {first} to {last}: 2 updates per step, {2 * (last - first + 1)} dense and 0 sparse"
-        for first, last in ((1, 7), (8, 14), (15, 21), (22, 28), (29, 30))
+        for first, last in spans
     ]
-    assert float(model.get_weights()[1][0]) == callback.trace.updates(variable="*bias") == 30
-
-
-def test_it_goes_on_where_a_training_ended(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of(keras)
-    callback = tracer.keras.TraceCallback(every=20)
-    fit(model, callback, epochs=1)
-    fit(model, callback, epochs=3)
-    found = [re.findall(r"\d+", each)[:2] for each in lines(capsys)]
-    assert found == [["1", "10"], ["11", "30"], ["31", "40"]]
-    assert float(model.get_weights()[1][0]) == callback.trace.steps == 40
-
-
-def test_several_steps_in_one_execution(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    model = model_of(keras, steps_per_execution=5)
-    callback = tracer.keras.TraceCallback(every=2)  # executions
-    fit(model, callback, epochs=2)
-    found = [re.findall(r"\d+", each)[:2] for each in lines(capsys)]
-    assert found == [["1", "10"], ["11", "20"]]
-    assert float(model.get_weights()[1][0]) == callback.trace.steps == 20
+    updates = callback.trace.updates(variable="*bias")
+    assert float(model.get_weights()[1][0]) == updates == spans[-1][1]
 
 
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:

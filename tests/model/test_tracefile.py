@@ -217,6 +217,7 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     trace = tracer.load(path)
     texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
     texts += [formats.render(trace, each) for each in ("text", "json", "csv")]
+    texts.append(formats.render(trace, "text", "caller"))
     texts += [comparison.render(trace, healthy, comparison.differences(trace, healthy))]
     wanted = [read(each) for each in ("updates=99999", "updates=99999/step")]
     found = verdicts(trace, wanted, "info")

@@ -74,17 +74,6 @@ def test_a_line_that_called_what_never_ran_says_so() -> None:
     assert ["traced", "from", "train.py:41", "main", "0", "0", "2", "never", "ran"] in rows
 
 
-def test_names_of_lines_cannot_act_on_a_terminal() -> None:
-    trace = traces.several_callers()
-    lines = tuple(
-        replace(each, function="\x1b[2J[bold]main[/bold]\n:warning:", file=f"{each.file}\u202e")
-        for each in trace.data.lines
-    )
-    text = render(traces.changed(trace, lines=lines), "caller", width=200)
-    assert all(char.isprintable() or char == "\n" for char in text)
-    assert r"\x1b[2J[bold]main[/bold]\n:warning:" in text
-
-
 # Layers.
 
 

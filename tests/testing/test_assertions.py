@@ -122,6 +122,8 @@ FAILURES: dict[str, tuple[Check, Callable[[], Trace]]] = {
     "another_optimizer": (expect_updates(total=1), lambda: unused("adam")),
     "not_seen": (expect_updates(total=1), lambda: traces.changed(unused("adam"), **LATE)),
     "not_seen_of_all": (all_updated, lambda: traces.changed(unused("adam"), **LATE)),
+    "all_of_no_variables": (tracer.assert_all_updated([]).check, traces.eager),
+    "none_of_no_variables": (tracer.assert_never_updated([]).check, traces.eager),
     "never_updated_of_nothing": (tracer.assert_never_updated("*kernel").check, traces.never_ran),
 }
 
@@ -181,11 +183,6 @@ def test_graphs_that_never_ran_explain_no_count_that_others_gave() -> None:
         assert ("never ran" in expect_updates(dense=3)(trace)) == explains
 
 
-def test_a_name_that_is_not_there_lists_the_near_ones() -> None:
-    text = expect_updates(dense=1, variable="encoder/layer_42/attention/self/bias")
-    assert "layer_42/attention/self/query/bias" in text(traces.many_variables())
-
-
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("name", ["dense", "total", "at_least", "at_most"])
 @pytest.mark.parametrize("off", [-1, 0, 1])
@@ -209,11 +206,6 @@ def test_limits_are_exact(name: str, off: int, per_step: bool) -> None:
 )
 def test_an_incomplete_trace_never_passes(check: Check) -> None:
     assert check(traces.incomplete())
-
-
-def test_no_variables_at_all() -> None:
-    text = tracer.assert_all_updated([]).check(traces.eager())
-    assert text == "updates: expected at least 1 for each variable, but there is no variable"
 
 
 def test_an_assertion_without_with_warns_at_its_line() -> None:
@@ -293,11 +285,6 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, near: str) -> None:
         assert f"The trace holds {near}" in " ".join((check(trace) or "").split()), name
     (verdict,) = verdicts(trace, [read(f"updates[{wanted}]=0")])
     assert verdict.reason == checks["assert_updates"](trace)
-
-
-def test_no_variables_are_no_frozen_ones() -> None:
-    text = tracer.assert_never_updated([]).check(traces.eager())
-    assert text == "updates: expected 0, but there is no variable"
 
 
 def test_a_name_does_not_say_what_should_be_updated() -> None:

@@ -1,9 +1,7 @@
 """The assertions on real training; the odometers say how often it was really updated."""
 
 from contextlib import nullcontext
-from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -124,18 +122,6 @@ def test_what_trained_before_the_block_counts_in_it(given: bool) -> None:
         train()
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
-def test_graphs_that_cannot_be_traced_again_fail_with_the_note(given: bool) -> None:
-    train = Training("legacy")
-    held = tf.function(train.apply).get_concrete_function()
-    held()
-    with (
-        pytest.raises(AssertionError, match="traced before the optimizer was"),
-        tracer.assert_updates(train.optimizer if given else None, total=0),
-    ):
-        held()
-
-
 def test_each_replica() -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -177,33 +163,6 @@ def test_executions_and_calls() -> None:
     ):
         for _ in range(2):
             tf.function(train.apply)()
-
-
-def _model() -> Any:
-    model = keras.Sequential([keras.layers.Dense(2, name="body"), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(), "mse")
-    model.build((None, 2))
-    return model
-
-
-def test_all_and_never_updated() -> None:
-    keras.utils.set_random_seed(0)
-    model, other = _model(), _model()
-    model.layers[0].trainable = False
-    model.compile(keras.optimizers.SGD(), "mse")
-    data = np.ones((4, 2)), np.ones((4, 1))
-    with (
-        tracer.assert_all_updated(model.layers[1:]),
-        tracer.assert_never_updated(model.layers[0]),
-        tracer.assert_never_updated([model.layers[0], other.layers[1].kernel]),
-        tracer.assert_never_updated("*body*"),
-    ):
-        model.fit(*data, verbose=0)
-    with (
-        pytest.raises(AssertionError, match="got 0 for 4 of 4 variables"),
-        tracer.assert_all_updated(other),
-    ):
-        model.fit(*data, verbose=0)
 
 
 def test_what_is_no_optimizer_is_refused_at_once() -> None:
