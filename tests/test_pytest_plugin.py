@@ -486,6 +486,9 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
         def test_of_arguments():
             tracer.assert_calls("update_stepp", 1)
 
+        def test_of_a_number():
+            tracer.assert_updates(dense="4")
+
         def test_of_a_query():
             with tracer.record() as recording:
                 Model.optimizer.apply_gradients([(tf.ones(1), tf.Variable([1.0], name="a"))])
@@ -493,7 +496,7 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
         """
     )
     result = pytester.runpytest_subprocess()
-    result.assert_outcomes(failed=5)
+    result.assert_outcomes(failed=6)
     assert "tracer/" not in result.stdout.str().replace("optimizer_tracer", "")
     assert "contextlib" not in result.stdout.str()
     asked = "of a model, give `model.optimizer`"
