@@ -114,7 +114,12 @@ def retraced(healthy: bool) -> None:
         loop.run(jnp.ones((8 if healthy else size, 4)))
 
 
-@twin("retraced", "for one signature", others=None)
+@twin(
+    "retraced",
+    "<lambda> was traced 6 times for one signature",
+    fix="Make the jitted function once",
+    others=None,
+)
 def traced_again(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))
     for _ in range(6):
@@ -122,7 +127,7 @@ def traced_again(healthy: bool) -> None:
         loop.state = step(loop.state, X)
 
 
-@rule
+@twin("graph-never-ran", "<lambda>: its program never ran", others=None)
 def graph_never_ran(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))
     jitted = loop.jitted if healthy else jax.jit(lambda *given: loop.step(*given))

@@ -34,20 +34,6 @@ class Trained:
         return tracer.trace_of(self.optimizer).findings()
 
 
-@pytest.mark.parametrize("around", [jax.jit, lambda step: step])
-def test_a_loop_of_ones_own_is_fine(around: Any) -> None:
-    """Its count of steps is in its state, and the optimizer's variable stays at 0."""
-    trained = Trained()
-    step = around(trained.loop.step)
-    for _ in range(5):
-        trained.run(step)
-    assert int(trained.optimizer.iterations.numpy()) == 0
-    assert float(trained.loop.state[0][0][0, 0]) == 5
-    trace = tracer.trace_of(trained.optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (5, 5 * 4, True)
-    assert not trace.findings()
-
-
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_rate_and_the_decay_of_the_steps_in_a_program(scale: bool) -> None:
     """Each step reports its rate; the program sets another one for the second epoch."""
@@ -125,19 +111,6 @@ def test_a_smaller_last_batch_is_good_to_know() -> None:
     assert "train_step was traced again after" in finding.text
 
 
-@pytest.mark.parametrize("healthy", [False, True])
-def test_a_function_that_is_jitted_in_each_step(healthy: bool) -> None:
-    trained = Trained()
-    once = jax.jit(trained.loop.step)
-    for _ in range(5):
-        trained.run(once if healthy else jax.jit(lambda *given: trained.loop.step(*given)))
-    assert [each.code for each in trained.findings] == ["retraced"] * (not healthy)
-    if not healthy:
-        (finding,) = trained.findings
-        assert finding.severity == "warning" and "<lambda> was traced 5 times" in finding.text
-        assert "Make the jitted function once" in finding.advice
-
-
 def test_a_number_of_python_in_place_of_an_array() -> None:
     trained = Trained()
 
@@ -151,29 +124,10 @@ def test_a_number_of_python_in_place_of_an_array() -> None:
     assert detail == "rate: float32[] of Python -> float32[]"
 
 
-def test_members_of_a_vmap_and_branches_of_an_eager_step_are_fine() -> None:
-    trained = Trained()
-    weights, of_optimizer = jax.tree.map(
-        lambda each: jax.numpy.stack([each] * 3), trained.loop.state
-    )
-    step = jax.jit(jax.vmap(trained.loop.step, in_axes=(0, None, None)))
-    for _ in range(3):
-        weights, of_optimizer = step((weights, of_optimizer), X[:8], Y[:8])
-    assert float(weights[0][2, 0, 0]) == 3
-    assert not trained.findings
+def test_branches_of_an_eager_step_are_fine() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(tracer.wrap(Odometer()), initial_scale=4.0)
     tracer.wrap(optimizer)
     eager = model(optimizer)
     eager.compile(optimizer, "mse", jit_compile=False)
     eager.fit(X[:, :3], Y, batch_size=8, verbose=0)
     assert not tracer.trace_of(optimizer).findings()
-
-
-def test_a_program_that_never_ran() -> None:
-    trained = Trained()
-    jax.make_jaxpr(trained.loop.step)(trained.loop.state, X[:8], Y[:8])
-    (finding,) = trained.findings
-    assert (finding.code, finding.severity) == ("graph-never-ran", "warning")
-    assert finding.text.startswith("step: its program never ran")
-    trained.run(jax.jit(trained.loop.step))
-    assert not [each for each in trained.findings if each.severity != "info"]
