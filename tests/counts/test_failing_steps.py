@@ -44,24 +44,6 @@ def _check(optimizer: Any, weights: list[Any]) -> None:
 
 
 @kinds
-def test_data_that_ends_in_a_function(kind: str) -> None:
-    optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
-
-    @tf.function
-    def step(iterator: Any) -> None:
-        one = next(iterator)
-        optimizer.apply_gradients([(one * tf.ones(2), weight) for weight in weights])
-
-    for _ in range(5):
-        iterator = iter(tf.data.Dataset.from_tensor_slices(tf.ones(4)))
-        with pytest.raises(tf.errors.OutOfRangeError):
-            while True:
-                step(iterator)
-    assert np.asarray(weights[0])[0] == 20
-    _check(optimizer, weights)
-
-
-@kinds
 @pytest.mark.parametrize("way", ["function", "XLA", "mirrored"])
 def test_gradients_that_fail(kind: str, way: str) -> None:
     strategy = strategy_of("mirrored 2" if way == "mirrored" else "default")
