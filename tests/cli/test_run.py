@@ -310,32 +310,6 @@ def test_a_process_that_is_one_of_several_writes_to_a_folder(
     assert [each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*.json")] == [file]
 
 
-# A disk that fails.
-
-
-FAILING = {
-    "out/": "time.sleep(0.3); os.rename('out', 'gone'); open('out', 'w')",
-    "out/run.json": (
-        "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10));"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
-    ),
-}
-"""What goes wrong where the trace is written: the folder is replaced, or the disk full."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("target", FAILING)
-def test_a_trace_that_cannot_be_written_is_told_of_once(tmp_path: Path, target: str) -> None:
-    (tmp_path / "out").mkdir()
-    source = f"import os, time\n{FAILING[target]}\ntime.sleep(0.8)\nprint('trained')"
-    (tmp_path / "train.py").write_text(source)
-    traced = run([*TRACER, "-q", "--every", "0.1", "-o", target, "train.py"], tmp_path)
-    assert (traced.returncode, traced.stdout) == (0, "trained\n")
-    assert traced.stderr.count("was not written") == traced.stderr.count("\n") == 1
-    for left in (tmp_path / "out").glob("*"):  # at most what was written before, whole
-        assert not tracer.load(left).finished
-
-
 # Programs that train. Each prints `expected N`, from the optimizer's own `iterations`.
 
 KERAS3 = """

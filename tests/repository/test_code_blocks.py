@@ -3,9 +3,6 @@
 `tests/support/code_blocks.py` has the rules. The blocks of a page are one program, and one test.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ import tensorflow  # noqa: F401, so that `conftest.py` makes the devices
 import tf_keras
 from support.code_blocks import ROOT, Page
 from support.libraries import needs_keras3
+from support.scripts import output_of
 
 from tracer.backends.backend_list import BACKENDS
 from tracer.kinds import BY_BASE
@@ -75,23 +73,10 @@ def test_what_the_blocks_print_is_what_the_page_says(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if page.makes_devices:
-        run_by_itself(page)
+        output_of("tests/support/code_blocks.py", str(page.path), seconds=300)
     else:
         monkeypatch.chdir(tmp_path)
         page.run(tmp_path)
-
-
-def run_by_itself(page: Page) -> None:
-    """Run a page in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "support" / "code_blocks.py", page.path],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_few_blocks_do_not_run_and_each_has_its_reason() -> None:

@@ -1,21 +1,17 @@
 """The documentation site: built strictly, whole, and without a need for the network."""
 
 import html
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.scripts import output_of
 
 import tracer
 from tracer.cli.commands import PARSERS
 from tracer.findings.rule import RULES
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).parents[2]
 
 NOT_FOR_USERS = {"counts", "derived", "objects", "selection"}
 """What a trace offers to the package alone."""
@@ -24,16 +20,7 @@ NOT_FOR_USERS = {"counts", "derived", "objects", "selection"}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), seconds=300)
     return folder
 
 
