@@ -138,12 +138,6 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
             ([FIVE], ALL_BUT_3),
             [("rank 0: updates", 4, 5), ("rank 1: updates", 5, 4)],
         ),
-        # An update moves from rank 0 to rank 1.
-        (
-            ([FIVE], []),
-            ([], [FIVE]),
-            [("rank 0: updates", 5, 0), ("rank 1: updates", 0, 5)],
-        ),
         # Another step is missed.
         (
             ([FIVE], ALL_BUT_3),

@@ -164,27 +164,25 @@ def test_a_variable_itself_fails_as_its_name_does(per_step: bool) -> None:
 # Causes that are none.
 
 
-def optimizers_that_fail() -> dict[str, Any]:
-    """Constructors that raise at different places, and keep what they have begun alive."""
-    kept: list[Any] = []
-
-    class After(keras2.optimizers.legacy.SGD):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            kept.append(self)
-            raise ZeroDivisionError
-
-    class Within(keras2.optimizers.SGD):  # type: ignore[misc]
-        def __init__(self) -> None:
-            kept.append(self)
-            super().__init__(clipnorm=1, global_clipnorm=1)
-
-    return {"after": After, "within": Within}
+KEPT: list[Any] = []
+"""Keeps alive what constructors that raise have begun."""
 
 
-@pytest.mark.parametrize("where", ["after", "within"])
-def test_an_optimizer_whose_constructor_raised_is_none(where: str) -> None:
-    make = optimizers_that_fail()[where]
+class After(keras2.optimizers.legacy.SGD):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        KEPT.append(self)
+        raise ZeroDivisionError
+
+
+class Within(keras2.optimizers.SGD):  # type: ignore[misc]
+    def __init__(self) -> None:
+        KEPT.append(self)
+        super().__init__(clipnorm=1, global_clipnorm=1)
+
+
+@pytest.mark.parametrize("make", [After, Within])
+def test_an_optimizer_whose_constructor_raised_is_none(make: Any) -> None:
     optimizer = odometers.ODOMETERS["v1"]()
     with tracer.record() as recording:
         with pytest.raises((ZeroDivisionError, ValueError)):
