@@ -647,6 +647,11 @@ def test_gradients_that_are_left_are_a_tenth(steps: int, severity: str) -> None:
     assert bad(accumulated(steps), "gradients-left") == severity
 
 
+@pytest.mark.parametrize(("number", "severity"), [(2, ""), (3, "info")])
+def test_optimizers_of_one_line_are_renewed_from_the_third_on(number: int, severity: str) -> None:
+    assert bad(several(*[(0, 1)] * number), "optimizer-renewed") == severity
+
+
 @pytest.mark.parametrize(
     ("tracings", "steps", "severity"), [(5, 100, "warning"), (5, 101, "info"), (4, 80, "info")]
 )

@@ -1,4 +1,4 @@
-"""The pages for people say what is there: links, tests, modules, functions, layers, facts."""
+"""The pages for people say what is there: links, tests, modules, layers, facts, versions."""
 
 import ast
 import importlib.util
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import tracer
 from tracer.findings.rule import RULES
 
 if sys.version_info >= (3, 11):
@@ -130,3 +131,36 @@ def test_the_facts_about_the_frameworks_stand_where_the_file_says(
     if package == "keras" and metadata.version("keras").startswith("2."):
         pytest.skip("this TensorFlow has no Keras 3")
     assert name in text_of(Path(spec.origin).parents[1] / path)
+
+
+# What is released.
+
+NUMBER = r"\d+\.\d+\.\d+(?:\.dev\d+|rc\d+)?"
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"] == {"path": "tracer/__init__.py"}
+    assert re.fullmatch(NUMBER, tracer.__version__)
+    for name in ("CITATION.cff", "noxfile.py", ".github/workflows/release.yml"):
+        assert not re.search(
+            rf"(?<!\d){re.escape(tracer.__version__)}(?!\d)", text_of(ROOT / name)
+        ), name
+
+
+def test_the_changelog_has_a_section_for_each_version() -> None:
+    heads = re.findall(r"^## (.*)", text_of(ROOT / "CHANGELOG.md"), re.M)
+    assert heads[0] == "Unreleased"
+    released = [re.fullmatch(rf"({NUMBER}) - \d{{4}}-\d\d-\d\d", head) for head in heads[1:]]
+    assert all(released), heads
+    kinds = re.findall(r"^### (.*)", text_of(ROOT / "CHANGELOG.md"), re.M)
+    assert set(kinds) <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+        "Given up",
+    }
