@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -80,25 +81,13 @@ def test_it_prints_a_line_for_so_many_steps(
     assert float(model.get_weights()[1][0]) == updates == spans[-1][1]
 
 
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The optimizers whose trace was read."""
-    read: list[object] = []
-    original = wrapping.trace_of
-
-    def trace_of(optimizer: object) -> Trace:
-        read.append(optimizer)
-        return original(optimizer)
-
-    monkeypatch.setattr(wrapping, "trace_of", trace_of)
-    return read
-
-
 def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = readings(monkeypatch)
+    read = Mock(side_effect=wrapping.trace_of)
+    monkeypatch.setattr(wrapping, "trace_of", read)
     callback = tracer.keras.TraceCallback(every=10)
     model = model_of(keras)
     fit(model, callback, epochs=3)
-    assert len(read) == 1 + 3 + 1  # when it begins, a line each 10 of 30 steps, and the end
+    assert read.call_count == 1 + 3 + 1  # when it begins, a line each 10 of 30 steps, and the end
     # And Keras need not fetch the logs for it: in Keras 3 it waits only if it would without it.
     found, without = (keras.callbacks.CallbackList(each, model=model) for each in ([callback], []))
     if keras is libraries.keras3:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given, strategies as st
 from msgspec.structs import replace
 from support import traces
-from support.traces import called
+from support.traces import block, called, step, update
 
 import tracer
 from tracer.model.evidence import Failure, GradientsAdded, NeverPassed, StateRenewed
@@ -19,7 +19,6 @@ from tracer.model.merge import combine
 from tracer.model.names import distinct
 from tracer.model.phrases import sentences_on, why_not
 from tracer.model.records import (
-    Block,
     Entry,
     Graph,
     Launch,
@@ -204,8 +203,8 @@ def rank(number: int, *optimizers: tuple[str, int, str], total: int = 0) -> Trac
         records.append(
             Optimizer(names[index], "torch.Adam", "torch", index, made=made, made_as=made_as)
         )
-        step = Entry(index, 0, "step", None, ()), Entry(index, 1, "update", "dense", (index,))
-        blocks.append(Block(index, 0, "eager", "", True, step, steps, (Run(1, 1, steps),)))
+        work = [step(index), update(index, optimizer=index)]
+        blocks.append(block(work, Run(1, 1, steps), root=index))
     return TraceData(
         tuple(records),
         tuple(Variable(name, (2,), "float32") for name in distinct(e[0] for e in optimizers)),
@@ -324,8 +323,7 @@ def test_what_some_ranks_do_not_update() -> None:
     one = with_models(rank(0, ("w", 3, "a.py:1")), "efgv", ("frozen", 0))
     rows = NotUpdated(0, (1, 2, 3), "frozen"), NotUpdated(0, (4,), "not passed")
     two = with_models(rank(1, ("w", 2, "a.py:1")), "efv", ("frozen", 0))
-    step, update = two.blocks[0].entries
-    passed = replace(two.blocks[0], entries=(step, replace(update, variables=(0, 3))))
+    passed = replace(two.blocks[0], entries=(step(), update(0, 3)))
     two = replace(two, blocks=(passed,), not_updated=(NotUpdated(0, (1, 2), "frozen"),))
     trace = merged(replace(one, not_updated=rows), two)
     assert [each.name for each in trace.variables] == ["w", "e", "f", "g", "v"]
@@ -347,8 +345,7 @@ FACTS = {
 
 def test_what_is_frozen_on_one_rank_is_updated_on_the_other() -> None:
     one = rank(0, ("w", 3, "a.py:1"))
-    step, update = one.blocks[0].entries
-    both = replace(one.blocks[0], entries=(step, replace(update, variables=(0, 1))))
+    both = replace(one.blocks[0], entries=(step(), update(0, 1)))
     one = replace(with_models(one, "e"), blocks=(both,))
     two = with_models(rank(1, ("w", 3, "a.py:1")), "ef", ("frozen", 0))
     (summary,) = summaries_of(merged(one, two))
@@ -427,23 +424,13 @@ class _Object:
 
 def test_optimizers_of_one_process_are_renumbered() -> None:
     one, other, shared = _Object(), _Object(), _Object()
+    work = [update(0, 1, method=0, optimizer=1), step(method=1)]
     nested = TraceData(
         optimizers=(Optimizer("adam", "Scale", "keras3", 0), Optimizer("inner", "A", "keras3", 0)),
         variables=(Variable("b", (1,), "float32"), Variable("own", (1,), "float32")),
         methods=(traces.UPDATE_STEP, traces.APPLY_GRADIENTS),
         replicas=(Replica("", 1, ""),),
-        blocks=(
-            Block(
-                root=0,
-                replica=0,
-                context="graph",
-                function="f",
-                step=True,
-                entries=(Entry(1, 0, "update", "dense", (0, 1), 2), Entry(0, 1, "step", None, ())),
-                total=3,
-                runs=(Run(1, 1, 3),),
-            ),
-        ),
+        blocks=(block(work, Run(1, 1, 3), graph=True),),
         calls=(called(0, (1,), tracing=5, optimizer=1, root=0),),
         graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0),),
         notes=(Note("seen once", "fact"),),
@@ -462,10 +449,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     assert [(each.id, each.device) for each in data.replicas] == [(0, "CPU:0"), (1, "CPU:1")]
     moved = data.blocks[-1]
     assert (moved.root, moved.replica, moved.total) == (1, 1, 3)
-    assert moved.entries == (
-        Entry(2, 1, "update", "dense", (1, 2), 2),
-        Entry(1, 0, "step", None, ()),
-    )
+    assert moved.entries == (update(1, 2, optimizer=2), step(1))
     assert data.calls[-1] == called(1, (2,), tracing=5, replica=1, optimizer=2, root=1)
     assert data.graphs[-1] == Graph(1, 1, "f", "", 1, 0, 3, 0)
     assert [*map(str, data.notes)] == ["seen once"] and data.complete
