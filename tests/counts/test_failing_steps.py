@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counts.test_truth_table import strategy_of
-from support.libraries import keras3, library_of
+from support.libraries import keras3, optimizer_of
 from support.odometers import KINDS, components
 
 import tracer
@@ -19,13 +19,6 @@ import tracer
 pytestmark = pytest.mark.wide(rest="sweep")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-def _make(kind: str) -> Any:
-    if kind == "v1":
-        return tf.compat.v1.train.GradientDescentOptimizer(-1.0)
-    optimizers = library_of(kind).optimizers
-    return (optimizers.legacy if kind == "legacy" else optimizers).SGD(-1.0)
 
 
 def _weights(kind: str) -> list[Any]:
@@ -48,7 +41,7 @@ def _check(optimizer: Any, weights: list[Any]) -> None:
 def test_gradients_that_fail(kind: str, way: str) -> None:
     strategy = strategy_of("mirrored 2" if way == "mirrored" else "default")
     with strategy.scope():
-        optimizer, weights = tracer.wrap(_make(kind)), _weights(kind)
+        optimizer, weights = tracer.wrap(optimizer_of(kind, "SGD", -1.0)), _weights(kind)
         if kind == "keras3":
             optimizer.build(weights)
 
@@ -79,7 +72,7 @@ def test_the_last_step_fails_half_way(kind: str, where: str) -> None:
     def below_4(value: Any) -> Any:
         return tf.debugging.check_numerics(tf.where(value > 3.0, np.nan, value), "the weight")
 
-    optimizer = _make(kind)
+    optimizer = optimizer_of(kind, "SGD", -1.0)
     first, second = _weights(kind)[0], _weights(kind)[0]
     if kind == "keras3":
         first.constraint = below_4

@@ -23,7 +23,7 @@ from support.against_odometers import (
     minus,
     readings,
 )
-from support.libraries import library_of
+from support.libraries import library_of, optimizer_of
 from support.odometers import ODOMETERS, Reading, read, reading
 from support.twins import slots
 
@@ -307,14 +307,13 @@ def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
 def test_a_late_wrap_leaves_training_as_it_is(kind: str) -> None:
     """Losses, weights and slots have the same bits; Keras 3's seed generators go on."""
     library = library_of(kind)
-    adam = library.optimizers.legacy.Adam if kind == "legacy" else library.optimizers.Adam
     ends = []
     for traced in (False, True):
         library.utils.set_random_seed(1)
         dropout = [library.layers.Dropout(0.5)] if kind == "keras3" else []
         layers = [library.layers.Dense(4, activation="tanh"), *dropout, library.layers.Dense(1)]
         model = library.Sequential([library.Input((3,)), *layers])
-        model.compile(adam(0.1), "mse")
+        model.compile(optimizer_of(kind, "Adam", 0.1), "mse")
         x = np.linspace(-1, 1, 48, dtype="f4").reshape(16, 3)
         options = {"batch_size": 4, "epochs": 2, "verbose": 0, "shuffle": False}
         losses = model.fit(x, x[:, :1] ** 2, **options).history["loss"]

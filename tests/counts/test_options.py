@@ -3,13 +3,13 @@
 Each is trained with and without the tracer, to the same bits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import keras2, keras3, library_of
+from support.libraries import keras2, keras3, library_of, optimizer_of
 from support.twins import STEPS, assert_twins
 from tensorflow.python.framework import config
 
@@ -17,14 +17,10 @@ import tracer
 
 pytestmark = pytest.mark.wide(rest="sweep")
 
-MAKERS: dict[str, Callable[..., Any]] = {
-    "legacy": lambda **options: keras2.optimizers.legacy.Adam(0.1, **options),
-    "keras2": lambda **options: keras2.optimizers.Adam(0.1, **options),
-    "keras3": lambda **options: keras3.optimizers.Adam(0.1, **options),
-}
+ON_KERAS = ("legacy", "keras2", "keras3")
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
-    *((kind, {"clipnorm": 0.5}) for kind in MAKERS),
-    *((kind, {"global_clipnorm": 0.5}) for kind in MAKERS),
+    *((kind, {"clipnorm": 0.5}) for kind in ON_KERAS),
+    *((kind, {"global_clipnorm": 0.5}) for kind in ON_KERAS),
     *((kind, {"use_ema": True}) for kind in ("keras2", "keras3")),
     *((kind, {"use_ema": True, "ema_overwrite_frequency": 3}) for kind in ("keras2", "keras3")),
     *((kind, {"weight_decay": 0.01}) for kind in ("keras2", "keras3")),
@@ -44,19 +40,12 @@ DENSE_ONLY = {("keras3", "global_clipnorm"), ("keras3", "loss_scale_factor")}
 )
 def test_options_of_optimizers(kind: str, options: dict[str, Any], effects: bool) -> None:
     assert_twins(
-        lambda: MAKERS[kind](**options),
+        lambda: optimizer_of(kind, "Adam", 0.1, **options),
         sparse=(kind, *options) not in DENSE_ONLY,
         every=options.get("gradient_accumulation_steps", 1),
         own_steps=lambda each: getattr(each, "_iterations", each.iterations),
         effects=effects,
     )
-
-
-SGDS = {
-    "legacy": lambda: keras2.optimizers.legacy.SGD(0.1, momentum=0.5),
-    "keras2": lambda: keras2.optimizers.SGD(0.1, momentum=0.5),
-    "keras3": lambda: keras3.optimizers.SGD(0.1, momentum=0.5),
-}
 
 
 @pytest.fixture
@@ -86,7 +75,7 @@ def fitted(kind: str) -> tuple[Any, Any]:
                 layers.Dense(1, dtype="float32"),
             ]
         )
-        optimizer = SGDS[kind]()
+        optimizer = optimizer_of(kind, "SGD", 0.1, momentum=0.5)
         model.compile(tracer.wrap(optimizer) if traced else optimizer, "mse")
         data = np.random.default_rng(1).normal(size=(8, 4)).astype("f4")
         model.fit(data[:, :3], data[:, 3:], batch_size=2, epochs=3, verbose=0)
@@ -99,7 +88,7 @@ def fitted(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("kind", "policy"),
     [
-        *((kind, "mixed_float16") for kind in MAKERS),
+        *((kind, "mixed_float16") for kind in ON_KERAS),
         pytest.param("keras3", "mixed_bfloat16", marks=pytest.mark.long),
         pytest.param("keras2", "mixed_bfloat16", marks=pytest.mark.sweep),
         pytest.param("legacy", "mixed_bfloat16", marks=pytest.mark.sweep),
@@ -128,13 +117,12 @@ def test_mixed_precision(kind: str, policy: str) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [*MAKERS, "v1"])
+@pytest.mark.parametrize("kind", [*ON_KERAS, "v1"])
 def test_op_determinism(kind: str) -> None:
     """It refuses each op that is not deterministic; the tracer has none."""
-    makers = {**SGDS, "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.5)}
     own_steps = (lambda _: STEPS) if kind == "v1" else lambda each: each.iterations  # it has none
     tf.config.experimental.enable_op_determinism()
     try:
-        assert_twins(makers[kind], own_steps=own_steps)
+        assert_twins(lambda: optimizer_of(kind, "Adam", 0.1), own_steps=own_steps)
     finally:
         config.disable_op_determinism()

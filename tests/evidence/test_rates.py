@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.findings_of import bad
-from support.libraries import keras2, keras3, library_of, needs_keras3
+from support.libraries import keras2, keras3, library_of, needs_keras3, optimizer_of
 
 import tracer
 from tracer.evidence.rates import MOST, with_value
@@ -272,15 +272,13 @@ def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
     """SGD with a gradient of 1 moves the weight by the rate; a count of 9 was restored."""
-    library = library_of(kind)
-    schedules = library.optimizers.schedules
+    schedules = library_of(kind).optimizers.schedules
     weight = tf.Variable([1.0, 2.0])
-    class_ = library.optimizers.legacy.SGD if kind == "legacy" else library.optimizers.SGD
     for made, text in (
         (schedules.CosineDecay(0.5, 40), "CosineDecay"),
         (schedules.PiecewiseConstantDecay([10, 20], [0.5, 0.25, 0.0]), "PiecewiseConstantDecay"),
     ):
-        optimizer = tracer.wrap(class_(made))
+        optimizer = tracer.wrap(optimizer_of(kind, "SGD", made))
         optimizer.iterations.assign(9)
         moves = []
         for _ in range(4):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.libraries import is_keras3, keras2, keras3, library_of, needs_keras3
+from support.libraries import is_keras3, keras2, keras3, needs_keras3, optimizer_of
 from support.odometers import ODOMETERS, Reading, read
 
 import tracer
@@ -97,7 +97,7 @@ def test_a_block_that_begins_in_the_call_of_a_function_that_counts() -> None:
 @pytest.mark.parametrize("kind", ["legacy", "keras2", pytest.param("keras3", marks=needs_keras3)])
 def test_whichever_of_two_is_called_first_the_outer_one_is_the_root(kind: str, first: str) -> None:
     home = keras3.optimizers if kind == "keras3" else keras2.mixed_precision
-    inner = (legacy if kind == "legacy" else library_of(kind).optimizers).SGD(1.0)
+    inner = optimizer_of(kind, "SGD", 1.0)
     outer = home.LossScaleOptimizer(inner)
     weight = (keras3.Variable if is_keras3(outer) else tf.Variable)([0.0])
     outer.build([weight]) if kind != "legacy" else None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import BROKEN, keras2, keras3, library_of, needs_keras3
+from support.libraries import BROKEN, keras2, keras3, library_of, needs_keras3, optimizer_of
 from support.odometers import KINDS, ODOMETERS, gradients, make_variables, read
 from support.twins import STEPS, assert_twins, train, variables_for
 
@@ -82,12 +82,7 @@ def test_products_are_rounded_as_they_were() -> None:
     assert trained() == trained(effects=False) == trained(effects=True)
 
 
-SAMPLES: dict[str, Make] = {
-    "legacy": lambda: legacy.Adam(0.25),
-    "keras2": lambda: keras2.optimizers.Adam(0.25),
-    "keras3": lambda: keras3.optimizers.Adam(0.25, name="adam"),
-    "v1": lambda: v1.AdamOptimizer(0.25),
-}
+SAMPLES = {kind: functools.partial(optimizer_of, kind, "Adam", 0.25, name="adam") for kind in KINDS}
 samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 
 

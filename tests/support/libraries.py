@@ -33,6 +33,15 @@ def library_of(kind: str) -> Any:
     return keras3 if kind == "keras3" else keras2
 
 
+def optimizer_of(kind: str, name: str, /, *given: Any, **options: Any) -> Any:
+    """An optimizer of that kind, by the name that Keras has for it."""
+    if kind == "v1":
+        known_as = {"SGD": "GradientDescent"}.get(name, name)
+        return getattr(tf.compat.v1.train, f"{known_as}Optimizer")(*given, **options)
+    optimizers = library_of(kind).optimizers
+    return getattr(optimizers.legacy if kind == "legacy" else optimizers, name)(*given, **options)
+
+
 def is_keras3(thing: Any) -> bool:
     """Whether `thing` is a variable or an optimizer of Keras 3."""
     return keras3 is not None and isinstance(thing, keras3.Variable | keras3.optimizers.Optimizer)

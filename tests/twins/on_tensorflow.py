@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from support.libraries import keras2, keras3, library_of
+from support.libraries import keras2, keras3, library_of, optimizer_of
 from twins.table import twin
 
 ERROR = "Fix what the error says"
@@ -15,10 +15,7 @@ X, Y = np.ones((8, 3), "f4"), np.ones((8, 1), "f4")
 
 def adam(kind: str, **options: Any) -> Any:
     """Adam of that kind."""
-    if kind == "v1":
-        return tf.compat.v1.train.AdamOptimizer(**options)
-    optimizers = library_of(kind).optimizers
-    return (optimizers.legacy if kind == "legacy" else optimizers).Adam(**options)
+    return optimizer_of(kind, "Adam", **options)
 
 
 def dense(library: Any, name: str = "dense") -> Any:
