@@ -161,6 +161,15 @@ def test_expected_to_fail():
     train()
 
 
+@pytest.fixture(params=[6, 7])
+def marked(request):
+    request.node.add_marker(updates(dense=request.param))
+
+
+def test_marked(marked):
+    train()
+
+
 @pytest.fixture
 def optimizer(optimizer_tracer):
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
@@ -210,12 +219,13 @@ FAILED = {
     "test_own_error": "E       ZeroDivisionError: mine",
     "test_own_error_in_a_block": "E           ZeroDivisionError: mine",
     "test_block": "E       AssertionError: dense updates: expected 7, got 6",
+    "test_marked[7]": "dense updates: expected 7, got 6",
     "test_fixture_fails": "dense updates: expected 2 in each step, got 3 in each of 3 steps",
     "TestFixtureUnittest.test_fails": (
         "dense updates: expected 2 in each step, got 1 in each of 3 steps"
     ),
 }
-OUTCOMES = {"failed": len(FAILED), "passed": 10, "skipped": 1, "xfailed": 1}
+OUTCOMES = {"failed": len(FAILED), "passed": 11, "skipped": 1, "xfailed": 1}
 
 
 @pytest.fixture
@@ -444,22 +454,6 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
         expected.add(f"test_it.py:{first + 3 * number}: marker optimizer_updates: {message}")
     assert {line.partition(". Did you mean")[0] for line in lines} == expected
     assert "it ran" not in result.stdout.str()
-
-
-def test_a_fixture_may_add_a_marker(pytester: pytest.Pytester) -> None:
-    tests = """
-        import pytest
-        from helpers import train
-
-        @pytest.fixture(params=[6, 7])
-        def marked(request):
-            request.node.add_marker(pytest.mark.optimizer_updates(dense=request.param))
-
-        def test_it(marked):
-            train()
-    """
-    pytester.makepyfile(helpers=HELPERS, test_it=tests)
-    pytester.runpytest_subprocess().assert_outcomes(passed=1, failed=1)
 
 
 @pytest.mark.long
