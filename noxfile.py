@@ -80,7 +80,6 @@ branches, compiled, in `fit`, in sessions, and on two replicas."""
 
 ALL = (
     TRUTH_TABLE,
-    "tests/counts/test_ambiguous_variables.py",
     "tests/counts/test_failing_steps.py",
     "tests/counts/test_graphs_and_sessions.py",
     "tests/counts/test_late_wrapping.py",

@@ -34,9 +34,6 @@ pytestmark = pytest.mark.wide
 v1 = tf.compat.v1
 
 
-# Wrapped after its graphs were traced.
-
-
 def test_wrapped_after_graph_tracing(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
@@ -298,9 +295,6 @@ def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
     with tf.Graph().as_default() as graph:
         tracer.wrap(library_of("legacy").optimizers.legacy.SGD(1.0))
         assert not graph.get_operations()
-
-
-# Training is the same.
 
 
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])

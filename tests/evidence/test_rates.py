@@ -17,8 +17,6 @@ from tracer.model.phrases import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
 
-NAN, INF = float("nan"), float("inf")
-
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
     (rate,) = [each for each in trace.data.rates if each.what == what]
@@ -219,7 +217,7 @@ def test_each_of_many_blocks_has_a_run_of_its_own() -> None:
 
 def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
     optimizer, step = training()
-    step(0.5, 0.5, NAN, 0.5, INF)
+    step(0.5, 0.5, np.nan, 0.5, np.inf)
     tracer.trace_of(optimizer).save(tmp_path / "run.json")
     trace = tracer.load(tmp_path / "run.json")
     found = {
