@@ -134,10 +134,6 @@ COUNTS: dict[str, tuple[Quantity, Kind | None]] = {
     "calls": ("calls", None),
 }
 """The counts that a text can name, besides methods."""
-HELP = (
-    'write it as "dense=4/step", "updates[encoder/*]=0", "updates>=1/variable", "steps>=100" or '
-    '"calls<=8"'
-)
 
 
 def read(text: str) -> Expectation:
@@ -150,7 +146,10 @@ def read(text: str) -> Expectation:
     """
     parsed = _PATTERN.fullmatch(text)
     if parsed is None:
-        raise Mistake(f"{text!r} is no expectation: {HELP}")
+        raise Mistake(
+            f'{text!r} is no expectation: write it as "dense=4/step", "updates[encoder/*]=0", '
+            '"updates>=1/variable", "steps>=100" or "calls<=8"'
+        )
     name, variable, per = parsed["what"], parsed["variable"], parsed["per"]
     what, kind = COUNTS.get(name, ("executions", None))
     if (per and what in ("steps", "calls")) or (variable is not None and what == "steps"):

@@ -210,19 +210,8 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
             "assert_all_updated takes a model, a layer or variables, not "
             f"{model_or_variables!r}: a name does not say which variables there should be"
         )
-
-    given = _read_once(model_or_variables)
-
-    def check(trace: Trace) -> str:
-        targets = targets_of(trace, given, weights=True)
-        lacking = tuple(each.name for each in targets if each.index is None)
-        each = Expectation(
-            "updates", 1, None, rows=indices(targets), per_variable=True, lacking=lacking
-        )
-        why, instead = why_unknown(trace, targets, given)
-        return unknown(trace, [each], why, instead) if why else failure(trace, [each])
-
-    return Assertion(optimizer, check)
+    expected = Expectation("updates", 1, None, per_variable=True)
+    return Assertion(optimizer, _check([expected], model_or_variables))
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -272,31 +261,32 @@ def expect_updates(
 # Checks.
 
 
-def _read_once(given: object) -> object:
-    """`given`, as a list if it can be read only once."""
-    return list(given) if isinstance(given, Iterator) else given
-
-
 def _check(expected: Sequence[Expectation], variables: object, is_never: bool = False) -> Check:
     """The check of expectations; it fails for variables that the trace lacks.
 
     If `is_never`, an object that it lacks was never updated; then others must have been updated.
+    If a count of each variable is expected, these are the variables that gradients can train.
     """
-    given = _read_once(variables)
+    given = list(variables) if isinstance(variables, Iterator) else variables  # read once
+    method, of_each = expected[0].method, expected[0].per_variable
 
     def check(trace: Trace) -> str:
-        if given is None and not is_never:
+        if given is None and not (is_never or of_each):
             return failure(trace, expected)
-        targets, method = targets_of(trace, given), expected[0].method
+        targets = targets_of(trace, given, weights=of_each)
         names = (each.given if isinstance(each.given, str) else each.name for each in targets)
-        named, rows = tuple(dict.fromkeys(names)), indices(targets)
-        own = [replace(each, names=each.names or named, rows=rows) for each in expected]
+        named, rows = () if of_each else tuple(dict.fromkeys(names)), indices(targets)
+        lacking = tuple(each.name for each in targets if each.index is None)
+        own = [
+            replace(each, names=each.names or named, rows=rows, lacking=lacking)
+            for each in expected
+        ]
         why, instead = why_unknown(trace, targets, given)
         if runs_for_all(trace, method):
             why = f"{method} runs once for all variables: use assert_updates"
         elif is_never and trace.complete and not trace.updates():
             why = why or "nothing at all was updated, which proves nothing"
-        elif not (is_never or rows):
+        elif not (is_never or of_each or rows):
             why = why or "no such variable was passed"
         if why:
             return unknown(trace, own, why, instead)

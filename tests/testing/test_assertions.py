@@ -288,5 +288,7 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, near: str) -> None:
 
 
 def test_a_name_does_not_say_what_should_be_updated() -> None:
+    with pytest.raises(TypeError, match="a layer or a model, not None"):
+        tracer.assert_all_updated(None).check(traces.eager())
     with pytest.raises(TypeError, match=r"a model, a layer or variables, not 'dense/\*'"):
         tracer.assert_all_updated("dense/*")
