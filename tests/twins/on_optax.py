@@ -221,3 +221,19 @@ def state_for_each_of_two_models(healthy: bool) -> None:
 
     for _ in range(12):
         models = step(models)
+
+
+@fine
+def state_for_each_fold(healthy: bool) -> None:
+    tx = optax.adam(0.1)
+
+    @jax.jit
+    def step(weights: Any, state: Any) -> Any:
+        updates, state = tx.update(jax.grad(loss)(weights, X), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    for fold in (1, 2):
+        weights = jax.tree.map(lambda leaf: leaf * fold, params())  # noqa: B023
+        state = tx.init(weights)
+        for _ in range(6):
+            weights, state = step(weights, state)

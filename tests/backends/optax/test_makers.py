@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.findings_of import bad
 
 import tracer
 from tracer.core import patches
@@ -65,6 +66,12 @@ def partitioned() -> Any:
     return optax.partition(parts, {"w": "slow", "b": "fast"})
 
 
+def scheduled() -> Any:
+    rate = optax.warmup_cosine_decay_schedule(0.01, 0.05, 2, STEPS)
+    adamw = optax.adamw(rate, mask={"w": True, "b": False})
+    return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+
+
 def by_hand(inner: Any) -> Any:
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         return inner.update(updates, state, params)
@@ -94,6 +101,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], str]] = {
     "partial": (lambda: trained(optax.nadamw(0.1)), "adamw"),
     "contrib": (lambda: trained(optax.contrib.muon(0.1)), "muon"),
     "chain": (lambda: trained(optax.chain(optax.clip(1.0), optax.adam(0.1))), "chain"),
+    "scheduled": (lambda: trained(scheduled()), "chain"),
     "partition": (lambda: trained(partitioned()), "partition"),
     "masked": (lambda: trained(optax.masked(optax.sgd(0.1), {"w": True, "b": False})), "masked"),
     "injected": (lambda: trained(optax.inject_hyperparams(optax.adam)(0.1)), "adam"),
@@ -127,6 +135,7 @@ def test_each_is_counted_once_and_gives_the_same_bits(name: str) -> None:
     assert optimizer.name == maker
     assert optimizer.made.rpartition(":")[0].endswith("test_makers.py")
     assert (trace.steps, trace.updates()) == (STEPS, 2 * STEPS)
+    assert not bad(trace)
     assert jax.tree.structure(plain) == jax.tree.structure(traced)
     for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(traced), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()

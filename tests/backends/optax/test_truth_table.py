@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from support.findings_of import bad
 from support.jax_ways import WAYS, Way, stacked, summed
 from support.ran import Ran, check, programs_in
 from support.saved import assert_each_block_is_saved
@@ -257,7 +258,9 @@ PROGRAMS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_counts_are_those_of_the_parameters(program: Callable[[], Ran]) -> None:
     run = program()
-    check(tracer.trace_of(run.optimizer), run)
+    trace = tracer.trace_of(run.optimizer)
+    check(trace, run)
+    assert not bad(trace)
 
 
 @pytest.mark.parametrize("make", FREEZING.values(), ids=FREEZING)
