@@ -18,24 +18,36 @@ from tracer.core import patches
 
 pytest_plugins = ["pytester"]
 
-PARAMS = {"w": jnp.arange(6.0).reshape(2, 3) / 7, "b": jnp.zeros(3)}
-STEPS = 5
+RANDOM = np.random.default_rng(3)
+X = jnp.array(RANDOM.normal(size=(16, 9)).astype("float32"))
+PARAMS = {
+    "w": jnp.array(RANDOM.normal(size=(9, 9)).astype("float32")),
+    "b": jnp.array(RANDOM.normal(size=9).astype("float32")),
+}
+STEPS = 6
 
 
 def gradients(params: Any) -> Any:
-    return jax.grad(lambda p: ((jnp.ones((4, 2)) @ p["w"] + p["b"] - 1.0) ** 2).mean())(params)
+    def loss(params: Any) -> Any:
+        hidden = jnp.tanh(X @ params["w"] + params["b"])
+        return (jnp.tanh(hidden @ params["w"]) ** 2).mean()
+
+    return jax.grad(loss)(params)
 
 
-def trained(tx: Any, params: Any = PARAMS) -> Any:
-    @jax.jit
-    def step(params: Any, state: Any) -> Any:
+def trained(tx: Any, scanned: bool = False) -> Any:
+    def step(carried: Any, _: Any) -> Any:
+        params, state = carried
         updates, state = tx.update(gradients(params), state, params)
-        return optax.apply_updates(params, updates), state
+        return (optax.apply_updates(params, updates), state), None
 
-    state = tx.init(params)
+    carried = PARAMS, tx.init(PARAMS)
+    if scanned:
+        return jax.jit(lambda carried: jax.lax.scan(step, carried, None, STEPS)[0])(carried)
+    jitted = jax.jit(lambda carried: step(carried, None)[0])
     for _ in range(STEPS):
-        params, state = step(params, state)
-    return params, state
+        carried = jitted(carried)
+    return carried
 
 
 def in_a_train_state(tx: Any) -> Any:
@@ -111,6 +123,15 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], str]] = {
     "train state": (lambda: in_a_train_state(optax.adamw(0.1)), "adamw"),
     "nnx": (lambda: in_nnx(optax.adam(0.1)), "adam"),
     "wrapped": (lambda: trained(tracer.wrap(optax.adam(0.1))), "adam"),
+    "wrapped, in a scan": (lambda: trained(tracer.wrap(optax.adam(0.1)), scanned=True), "adam"),
+    "wrapped, each third kept": (
+        lambda: trained(tracer.wrap(optax.MultiSteps(optax.adam(0.1), 3)), scanned=True),
+        "MultiSteps",
+    ),
+    "wrapped, if finite": (
+        lambda: trained(tracer.wrap(optax.apply_if_finite(optax.adam(0.1), 3))),
+        "apply_if_finite",
+    ),
     "wrapped part": (
         lambda: trained(optax.chain(optax.clip(1.0), tracer.wrap(optax.adam(0.1)))),
         "adam",
@@ -134,7 +155,8 @@ def test_each_is_counted_once_and_gives_the_same_bits(name: str) -> None:
     (optimizer,) = trace.optimizers
     assert optimizer.name == maker
     assert optimizer.made.rpartition(":")[0].endswith("test_makers.py")
-    assert (trace.steps, trace.updates()) == (STEPS, 2 * STEPS)
+    kept = STEPS // 3 if "third" in name else STEPS
+    assert (trace.steps, trace.updates()) == (STEPS, 2 * kept)
     assert not bad(trace)
     assert jax.tree.structure(plain) == jax.tree.structure(traced)
     for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(traced), strict=True):

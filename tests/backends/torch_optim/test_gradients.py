@@ -90,18 +90,6 @@ def gan_with_two_passes_of_the_judge() -> None:
 
 
 @healthy
-def gan_with_one_optimizer() -> None:
-    draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
-    optimizer = SGD([*draw.parameters(), *judge.parameters()], 0.1)
-    for _ in range(8):
-        optimizer.zero_grad()
-        judge(draw(torch.randn(4, 2))).mean().backward()
-        judge.zero_grad()
-        (-judge(draw(torch.randn(4, 2)).detach())).mean().backward()
-        optimizer.step()
-
-
-@healthy
 def shared_parameters_in_turns() -> None:
     model = net()
     optimizers = SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
@@ -255,20 +243,6 @@ def test_a_fault_of_a_monitor_is_none_of_the_program(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(gradients.GradientMonitor, "pass_ends", fail)
     assert not said(one_pass_a_step)
-
-
-def test_zero_grad_that_is_called_once_an_epoch() -> None:
-    def train() -> None:
-        model, optimizer = made(0.01)
-        for _ in range(3):
-            optimizer.zero_grad()
-            for _ in range(10):
-                loss_of(model).backward()
-                clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-
-    (found,) = said(train)
-    assert "In 27 of 30 steps backward added" in found
 
 
 def passes_of(trace: Trace) -> list[int]:
