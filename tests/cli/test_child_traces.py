@@ -59,7 +59,7 @@ def run(
 
 def steps_of(trace: Trace) -> list[int]:
     """The steps of each optimizer in ascending order; each has one variable and one replica."""
-    return sorted(n for n in trace.count("updates", by=("optimizer",)).values())
+    return sorted(trace.count("updates", by="optimizer").values())
 
 
 # Without TensorFlow.
