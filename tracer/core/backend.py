@@ -20,7 +20,7 @@ from tracer.core import locks
 from tracer.core.call_paths import Paths
 from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
-from tracer.core.counters import UNIT, CountedBlock, Counters
+from tracer.core.counters import UNIT, CountedBlock, Counters, HostLog
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.tracings import Tracings
@@ -180,6 +180,8 @@ class Blocks:
         self.counters = Counters()
         self.callers = Paths()
         self.tracings = Tracings()
+        self._last: tuple[Any, HostLog] = None, HostLog()
+        """The fields of the last block that Python counted, and its log: mostly also the next."""
         self._root = root
         self._sites = root.sites
         self._note = root.note
@@ -190,19 +192,21 @@ class Blocks:
         `failed` if an error ended the call. Here they have executed, in eager mode.
         """
         step = call if isinstance(call, Step) and call.parent is None else None
-        parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
-        if call.distributed:
-            parts = self._by_replica(call)
-        path = self._path_to(call)
-        effects = None if step is None else self.counters.effects
-        for replica, sites in parts:
-            block = CountedBlock(replica, call.function, step is not None, tuple(sites), path)
+        path, counters = self._path_to(call), self.counters
+        effects: Any = None if step is None else counters.effects
+        for replica, sites in (
+            self._by_replica(call) if call.distributed else ((call.replica, call.sites),)
+        ):
+            block = replica, call.function, step is not None, sites, path
             seen = () if effects is None else effects.seen(call, replica)
-            with self.counters.lock:  # a reader finds the number in the log, or not taken yet
+            with counters.lock:  # a reader finds the number in the log, or not taken yet
                 stamp = 0 if step is None else UNIT * self.number_of(step, replica)
-                self.counters.log(block, stamp)
+                if block != self._last[0]:
+                    known = CountedBlock(*block[:3], tuple(sites), path)
+                    self._last = block, counters.logs[known]
+                self._last[1].add(stamp)
                 if seen:
-                    self.counters.effects.log(replica, seen, stamp)
+                    effects.log(replica, seen, stamp)
 
     def _by_replica(self, call: Call) -> Iterable[tuple[int, list[int]]]:
         parts: dict[int, list[int]] = defaultdict(list)
@@ -211,10 +215,10 @@ class Blocks:
         return parts.items()
 
     def number_of(self, step: Step, replica: int) -> int:
-        """Return the number of a step in eager mode; the first request takes it."""
+        """Return the number of a step in eager mode; the first request takes it, under the lock."""
         number = step.numbers.get(replica)
         if number is None:
-            number = step.numbers[replica] = self.counters.take_number(replica)
+            number = step.numbers[replica] = self.counters.clocks[replica].take()
         return number
 
     def _path_to(self, call: Call) -> int | None:

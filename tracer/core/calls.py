@@ -146,7 +146,7 @@ def start_call(
     call.own, call.sites, call.site_notes = (), [], []
     call.result = call.python = call.extra = None
     call.thread = threading.get_ident()
-    if call.role != "group" or parent is None:
+    if parent is None or call.role != "group":
         return True
     return parent.thread != call.thread or parent.place != place
 

@@ -280,11 +280,6 @@ class Counters:
         self.clocks: dict[int, Clock] = defaultdict(Clock)
         """By replica; one in a program takes the place of the one in Python."""
 
-    def take_number(self, replica: int) -> int:
-        """Return a new number, for a step that begins outside of every program."""
-        with self.lock:
-            return self.clocks[replica].take()
-
     def last_numbers(self) -> dict[int, int]:
         """The number of the last step begun, by replica."""
         return {replica: clock.begun() for replica, clock in list(self.clocks.items())}
@@ -294,11 +289,6 @@ class Counters:
     ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
         """The blocks of programs by replica, in a fixed order, up to these `last` steps."""
         return {}
-
-    def log(self, block: CountedBlock, stamp: int) -> None:
-        """Count one execution of a block in Python."""
-        with self.lock:
-            self.logs[block].add(stamp)
 
     def moved(self, optimizer: object) -> int | None:
         """How far the steps moved an optimizer's own count of steps; None if they do not report it.

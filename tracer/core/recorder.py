@@ -4,7 +4,8 @@ A `Recorder` belongs to a root optimizer and its nested optimizers. `hooks.wrapp
 the first of them is wrapped; it lives as long as one of them, or a graph in which it counts. Each
 traced method calls the recorder on the thread that trains: `open` and `close` around a step or
 group method, `open_apply` and `close_apply` around an apply method, `requests` with the gradients
-of a step. `abandon` handles a call that an exception ended before it was closed.
+of a step. `abandon` handles a call that an exception ended before it was closed. PyTorch's steps
+open and close themselves (`torch.steps`): each costs a few comparisons.
 
 A call whose parent is in the same graph adds its sites to the parent. Any other call closes a
 block: everything traced into its graph since the call began executes as a whole, so it gets one
@@ -349,26 +350,24 @@ class Recorder(Root):
                 parent.site_notes += call.site_notes
             else:
                 self.blocks.close(call, failed)
-        if isinstance(call, Step):  # until now it was under way for readers
-            self._ended(call)
-            if not failed:
-                self._tell_collectors(call)
-            call.before = None
-        # A replica that waits for another thread may only get a request to stop, without a reason.
-        leaves = call.parent is None or call.parent.thread != call.thread
-        stops = type(error).__name__ in self.backend.raised_to_stop
-        if isinstance(step, Step) and leaves and not stops:
-            self.collectors.call("step_raised", step, error)
+        if isinstance(call, Step):
+            self.end_step(call, failed)
+        if isinstance(step, Step):
+            # A replica that waits for another thread may only get a request to stop, no reason.
+            leaves = call.parent is None or call.parent.thread != call.thread
+            if leaves and type(error).__name__ not in self.backend.raised_to_stop:
+                self.collectors.call("step_raised", step, error)
         call.extra = None
 
-    def _tell_collectors(self, step: Step) -> None:
-        """Tell the collectors that a step has ended."""
-        collectors = self.collectors
-        if step.parent is None and self.optimizers.stateless:
-            self.optimizers.first_step_ended()
-            collectors.call("first_step_ends", step)
-        if step.place is not EAGER:
-            if step.parent is None:
-                collectors.call("step_traced", step)
-        else:
-            collectors.call("step_ends", step)
+    def end_step(self, step: Step, failed: bool = False) -> None:
+        """Note that a step has ended, and tell the collectors if it is an outermost one."""
+        self._ended(step)  # until now it was under way for readers
+        if step.parent is None and not failed:
+            if self.optimizers.stateless:
+                self.optimizers.first_step_ended()
+                self.collectors.call("first_step_ends", step)
+            if step.place is EAGER:
+                self.collectors.step_ended(step)
+            else:
+                self.collectors.call("step_traced", step)
+        step.before = None

@@ -6,7 +6,7 @@ reading takes time, they are read each time at first, then in at most a thousand
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tracer.core.backend import Root
 from tracer.core.calls import Call, Step
 from tracer.core.collectors import Collector, Throttle
-from tracer.core.interrupts import suppress_faults
+from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.optimizers import Binding
 from tracer.core.reachable import maker_of
 from tracer.model.records import Rate, RateRun
@@ -57,6 +57,9 @@ class Rates(Collector):
         super().__init__(root)
         self._traced: list[Binding] = []
         """The optimizers with groups of their own."""
+        # The optimizer, if there is one and it is alive.
+        self._optimizer: Callable[[], object] = lambda: None
+        self._is_cheap = root.backend.watches_rates
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         """The variables of each group, and those that decay."""
         self._graphs = WeakSet[object]()
@@ -86,6 +89,7 @@ class Rates(Collector):
             if own is not None and not _is_around(own, alive):
                 found[id(getattr(own, "param_groups", own))] = traced
         self._traced = [*found.values()]
+        self._optimizer = self._traced[0].optimizer if len(self._traced) == 1 else lambda: None
         if (own := self._optimizer()) is not None:
             self._text, self._schedule = _schedule(backend.rate_of(own), own)
             self._begun = optimizers.stepping.get(optimizers.all.index(self._traced[0]))
@@ -96,17 +100,12 @@ class Rates(Collector):
             self._look(self.root.step_count() + 1)  # a number is a constant of the graph
             self._looks = 0
 
-    def _optimizer(self) -> object:
-        """The optimizer, if there is one and it is alive."""
-        return self._traced[0].optimizer() if len(self._traced) == 1 else None
-
     def step_ends(self, call: Step) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
-        throttle = self.root.collectors.throttle
-        if call.parent is None and self.root.backend.watches_rates:
-            self._look(max(call.numbers.values()))
-        elif call.parent is None and perf_counter() >= throttle.due:
-            throttle.run(lambda: self._look(self.root.step_count()))
+        if self._is_cheap:
+            self._look(call.numbers[call.replica])
+        elif perf_counter() >= self.root.collectors.throttle.due:
+            self.root.collectors.throttle.run(lambda: self._look(self.root.step_count()))
 
     def step_traced(self, call: Call) -> None:
         """Remember the graph: it may also assign the rate."""
@@ -168,7 +167,7 @@ class Rates(Collector):
 
     def _look(self, step: int) -> None:
         """Read the rates for this step, and record changes."""
-        with suppress_faults():  # a value may be unreadable now
+        try:
             own = self._optimizer()
             now = () if own is None else self.root.backend.rates_of(own)
             if now != self._last:
@@ -178,7 +177,10 @@ class Rates(Collector):
                     self._runs = self._with_last()
                 self._last, self._since = now, step
             self._read = step
-            self._looks += not self.root.backend.watches_rates
+            self._looks += not self._is_cheap
+        except Exception as error:  # a value may be unreadable now
+            if interrupt_in(error) is not None:
+                raise
 
     def _with_last(self) -> dict[_Key, RateRun]:
         """The runs with the last reading."""

@@ -174,7 +174,7 @@ class ProgramCounters(Counters):
             rates = {report.rate for report in reports}
             if len(rates) == 1 and NO_RATE not in rates:
                 self._note_rate(replica, *rates)
-            stamp = UNIT * self.take_number(replica)
+            stamp = UNIT * self.clocks[replica].take()
         self._log_of(program, replica, reports).add(stamp)
         if stamp and program.variables and self.effects is not None:
             seen = sources(program.variables, tuple([report.seen for report in reports]))

@@ -265,13 +265,13 @@ class GraphBlocks(backend.Blocks):
         """
         if begins:
             self._move_in_session(-1)
-        if block.step:
-            stamp = UNIT * self.counters.take_number(block.replica)
-        else:  # its step ends, and takes its number, later
-            is_within = around is not None and around.counts
-            number = self.counters.clocks[block.replica].begun() + 1
-            stamp = UNIT * number | WITHIN if is_within else 0
-        self.counters.log(block, stamp)
+        with self.counters.lock:
+            clock, stamp = self.counters.clocks[block.replica], 0
+            if block.step:
+                stamp = UNIT * clock.take()
+            elif around is not None and around.counts:  # its step takes its number later
+                stamp = UNIT * (clock.begun() + 1) | WITHIN
+            self.counters.logs[block].add(stamp)
 
     # The enclosing step of a block.
 
@@ -295,7 +295,8 @@ class GraphBlocks(backend.Blocks):
             self._function_called()
             step = step_around(call, replica, calls)
             if step is not None:
-                flags |= UNIT * self.number_of(step, replica) | WITHIN
+                with self.counters.lock:
+                    flags |= UNIT * self.number_of(step, replica) | WITHIN
             return compat.constant(flags) if flags else ledger.alone
         except BaseException as error:
             self._root.fault(error)

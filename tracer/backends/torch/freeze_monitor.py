@@ -77,12 +77,11 @@ class FreezeMonitor(Collector):
 
     def step_ends(self, call: Call) -> None:
         """Look at the parameters, in fewer and fewer steps."""
-        if call.parent is None:
-            self._steps += 1
-            if self._steps > self._due:
-                with suppress_faults():
-                    self._look(self._steps - 1)
-                self._due = self._steps + self._steps // 8
+        self._steps += 1
+        if self._steps > self._due:
+            with suppress_faults():
+                self._look(self._steps - 1)
+            self._due = self._steps + self._steps // 8
 
     def evidence(self) -> Iterator[NeverPassed]:
         """The parameters that get gradients and that nobody updates."""

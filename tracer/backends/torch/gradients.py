@@ -99,7 +99,7 @@ class GradientMonitor(Collector):
 
     def step_ends(self, call: Step) -> None:
         """Check the gradient after a step, or after a step that a scaler skipped."""
-        if call.parent is not None or _BACKWARD not in patches:
+        if _BACKWARD not in patches:
             return
         if self.thread != get_ident():
             self.begin()
