@@ -16,7 +16,7 @@ from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.steps import StepCounter
 from tracer.core import backend
 from tracer.core.backend import Stepped, Surroundings, described
-from tracer.core.calls import Call, CallsUnderWay, Step
+from tracer.core.calls import EAGER, Call, CallsUnderWay, Step, start_call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
@@ -91,9 +91,8 @@ class PyTorchBackend(backend.Backend):
 
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, which runs now, and note whether other ranks train too."""
-        is_own = super().locate(call, stack, calls_under_way)
-        is_set_up = call.role == "step" and ranks.is_available() and ranks.is_initialized()
-        call.distributed = is_set_up and ranks.get_world_size() > 1
+        is_own = start_call(call, EAGER, 0, stack[-1] if stack else None)
+        call.distributed = call.role == "step" and compat.has_ranks()
         return is_own
 
     def kind_of_gradient(self, gradient: object) -> Kind:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor as Tensor, autograd as autograd
 from torch._C._dynamo import eval_frame as _dynamo
+from torch._C._dynamo.eval_frame import set_eval_frame as set_eval_frame
 from torch.amp import GradScaler as GradScaler
 from torch.nn import Module as Module, Parameter as Parameter
 from torch.optim import optimizer as _home
@@ -69,6 +70,8 @@ _NOTHING = nullcontext().__exit__
 FROZEN = "frozen"
 """In place of a layout: the parameter has no gradient and needs none."""
 
+_layout_of = attrgetter("grad.layout")
+
 
 def layouts_of(parameters: Sequence[Tensor]) -> list[object]:
     """The layout of each parameter's gradient; None without one, `FROZEN` if it needs none.
@@ -76,7 +79,7 @@ def layouts_of(parameters: Sequence[Tensor]) -> list[object]:
     This runs in each step, so it must be fast.
     """
     try:
-        return list(map(attrgetter("grad.layout"), parameters))
+        return list(map(_layout_of, parameters))
     except AttributeError:  # a parameter has no gradient
         return [
             grad.layout
@@ -86,6 +89,14 @@ def layouts_of(parameters: Sequence[Tensor]) -> list[object]:
             else FROZEN
             for p in parameters
         ]
+
+
+_ranks: Any = getattr(torch.distributed, "distributed_c10d", None)
+
+
+def has_ranks() -> bool:
+    """True if several processes train together."""
+    return bool(_ranks and _ranks._world.default_pg) and torch.distributed.get_world_size() > 1
 
 
 DENSE: object = torch.strided
@@ -290,10 +301,10 @@ def left_alone(function: F) -> F:
 
     @wraps(function)
     def undisturbed(*given: object, **named: object) -> object:
-        compiler = _dynamo.set_eval_frame(None)
+        compiler = set_eval_frame(None)
         try:
             return function(*given, **named)
         finally:
-            _dynamo.set_eval_frame(compiler)
+            set_eval_frame(compiler)
 
     return cast(F, without_dynamo(undisturbed))

@@ -69,7 +69,8 @@ def _calling(method: Callable[..., None]) -> Callable[..., None]:
         if compat.is_compiling():
             note_compiled(id(optimizer))
             return
-        counter = counter_of(optimizer)
+        binding = bindings.get(id(optimizer))
+        counter = counter_of(optimizer) if listeners else binding and binding.observer
         if counter is not None:
             method(counter, optimizer, given, named, sys._getframe(1))
 
@@ -83,7 +84,7 @@ def _step_of_scaler(
     self: compat.GradScaler, optimizer: object, *args: object, **kwargs: object
 ) -> object:
     counter = counter_of(compat.behind_proxies(optimizer))
-    call = None if counter is None else counter.asked(self, sys._getframe())
+    call = None if counter is None else counter.asked(self, args, kwargs, sys._getframe())
     failed = True
     try:
         result = _SCALER.original(self, optimizer, *args, **kwargs)
@@ -91,7 +92,7 @@ def _step_of_scaler(
         return result
     finally:
         if counter is not None and call is not None:
-            counter.answered(call, optimizer, failed)
+            counter.answered(optimizer, call, failed, sys._getframe())
 
 
 # Compiled steps.

@@ -5,7 +5,6 @@ are searched, once for all parameters of an optimizer, before its first step. No
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -215,4 +214,4 @@ models = Models()
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[compat.Tensor]:
     """The parameters of all groups, in order."""
-    return list(chain.from_iterable(group["params"] for group in groups))
+    return [parameter for group in groups for parameter in group["params"]]

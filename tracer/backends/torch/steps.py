@@ -16,7 +16,7 @@ counts as updated unless an earlier step changed its version.
 PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial, wraps
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
 from tracer.core.call_paths import frames_from
-from tracer.core.calls import known_by
+from tracer.core.calls import EAGER, known_by, start_call
 from tracer.core.optimizers import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
@@ -71,21 +71,24 @@ class Asked(NamedTuple):
     """The sites of the updates, if the step updates each parameter that has a gradient."""
 
 
+_NO_CODE, _NO_GRADIENT = frozenset([None]), (None, compat.FROZEN)
+
+
 class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
     __slots__ = ("asked", "callers", "counter", "foreign", "method", "versions")
 
-    def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
+    def __init__(self, counter: "StepCounter", method: str) -> None:
         self.counter = counter
         self.method = method
         self.asked: Asked | None = None
         """The gradients of the step; None until they are known."""
         self.versions: Mapping[int, int | None] = {}
         """The versions of parameters as the step began, by `id`, if they decide what it updated."""
-        self.callers: set[CodeType | int | None] = {None}
+        self.callers: Set[CodeType | int | None] = _NO_CODE
         """The code between this step and the inner ones, and the line of PyTorch that called it."""
-        self.foreign: set[CodeType | int | None] = set()
+        self.foreign: Set[CodeType | int | None] = frozenset()
         """Those of a closure and of hooks; None for a closure whose code Python cannot see."""
 
     @property
@@ -98,20 +101,24 @@ class Step(calls.Step):
 def counting(method: compat.F) -> compat.F:
     """Run a method of a `StepCounter` in Python, also where Dynamo fell back to eager mode.
 
-    An exception in the method disables the recorder, not the program: see `Recorder.fault`.
+    An exception in the method disables the recorder, not the program: see `Recorder.fault`. All
+    these methods have four arguments: each step calls them, and a call with `*args` is slower.
     """
 
     @wraps(method)
-    def guarded(self: "StepCounter", *given: object, **named: object) -> object:
+    def guarded(self: "StepCounter", of: Any, given: Any, named: Any, python: FrameType) -> object:
         if self.recorder.broken:
             return None
+        compiler = compat.set_eval_frame(None)
         try:
-            return method(self, *given, **named)
+            return method(self, of, given, named, python)
         except Exception as error:
             self.recorder.fault(error)
             return None
+        finally:
+            compat.set_eval_frame(compiler)
 
-    return cast(compat.F, compat.left_alone(guarded))
+    return cast(compat.F, compat.without_dynamo(guarded))
 
 
 class StepCounter:
@@ -135,6 +142,7 @@ class StepCounter:
         """By `id`, the parameters of which a step changed the version."""
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
+        self._own: dict[str, Sequence[int]] = {}
         self._last: Asked | None = None
         self._alive: list[ref[compat.Tensor]] = []
 
@@ -149,10 +157,13 @@ class StepCounter:
         """Open the call of a step; `python` is the frame that calls its hooks."""
         if self.stopped:
             return
-        call = self._enter(Step(self), python)
-        closures = [each for each in (*given[1:], *named.values()) if callable(each)]
+        call = self._enter(STEP, python)
+        alone = len(given) == 1 and not named
+        closures: list[Any] = (
+            [] if alone else [e for e in (*given[1:], *named.values()) if callable(e)]
+        )
         if self._looks:
-            call.foreign |= {python.f_lineno, *map(compat.code_of, closures)}
+            call.foreign = {python.f_lineno, *map(compat.code_of, closures)}
         parameters = parameters_of(optimizer.param_groups)
         # A closure, or a hook of the program, may still change the gradients.
         hooks = optimizer._optimizer_step_pre_hooks or len(compat.global_hooks[0]) > 1
@@ -162,18 +173,29 @@ class StepCounter:
             call.versions = compat.versions_of(parameters)
         self._hold(call)
 
-    def _enter(self, call: Step, python: FrameType) -> Step:
-        if self.recorder.calls_under_way.stack():
-            self.recorder.drop_interrupted(python.f_back)
-        self.recorder.open(call, self.index, call.method, python)
-        call.python = known_by(python)
-        outer = call.parent
-        if isinstance(outer, Step):
-            for frame in frames_from(python.f_back):
-                is_outer = known_by(frame) == outer.python
-                outer.callers.add(frame.f_lineno if is_outer else frame.f_code)
-                if is_outer:
-                    break
+    def _enter(self, method: str, python: FrameType) -> Step:
+        """Open a call; `python` is its frame, which PyTorch's hooks are called from."""
+        recorder, call, caller = self.recorder, Step(self, method), python.f_back
+        stack: list[Any] = recorder.calls_under_way.stack()
+        if stack:
+            recorder.drop_interrupted(caller)
+        start_call(call, EAGER, 0, stack[-1] if stack else None)
+        call.recorder, call.python = recorder, (id(python), id(python.f_code))
+        call.numbers, call.failing, call.before = {}, None, None
+        if method not in self._own:
+            recorder.optimizers.first_step(self.index)
+            self._own[method] = (recorder.sites.number(self.index, method, "step"),)
+        call.own = self._own[method]
+        call.path = None if stack else recorder.blocks.callers.above(caller)
+        for frame in frames_from(caller) if stack else ():
+            is_outer = known_by(frame) == stack[-1].python
+            stack[-1].callers |= {frame.f_lineno if is_outer else frame.f_code}
+            if is_outer:
+                break
+        recorder.calls_under_way.steps.append(call)
+        if compat.has_ranks() and not recorder.where.strategy:
+            recorder.where = recorder.backend.surroundings()
+        stack.append(call)
         return call
 
     def _hold(self, call: Step) -> None:
@@ -201,13 +223,15 @@ class StepCounter:
         python: FrameType,
     ) -> None:
         """Close the call of a step."""
-        stack, known = self.recorder.calls_under_way.stack(), (STEP, known_by(python))
-        own = [each for each in stack if isinstance(each, Step) and each.counter is self]
-        call = next((each for each in own[::-1] if (each.method, each.python) == known), None)
-        if call is None:
+        stack: list[Any] = self.recorder.calls_under_way.stack()
+        for call in reversed(stack):
+            is_own = call.counter is self and call.method is STEP
+            if is_own and (call.python or (None,))[0] == id(python):
+                break
+        else:
             if self.stopped:
                 return
-            call = self._enter(Step(self), python)
+            call = self._enter(STEP, python)
         # A `GradScaler` sets it for a fused kernel; to read the tensor, the program waits.
         skipped = getattr(optimizer, "found_inf", None)
         if compat.is_capturing():
@@ -217,7 +241,7 @@ class StepCounter:
             self.recorder.note(_UNKNOWN_SKIP)
         skipped = bool(skipped)
         if call.asked is None or self._looks or call.sites:
-            call.foreign.add(python.f_lineno)
+            call.foreign |= {python.f_lineno}
             updates = self._look(call, optimizer, skipped)
         else:
             updates = call.asked.updates
@@ -249,7 +273,7 @@ class StepCounter:
                 self.recorder.note(_CLEARED.format(name=self._name))
         updated = []
         for place, parameter in enumerate(parameters):
-            asks = _asks(layouts[place])
+            asks = layouts[place] not in _NO_GRADIENT
             did = asks and not skipped
             if id(parameter) in inner and (self._looks or not asks):
                 did = False  # counted by the inner step
@@ -262,10 +286,12 @@ class StepCounter:
                 did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
                 (now,) = compat.layouts_of([parameter])
-                layouts[place] = now if _asks(now) else compat.DENSE
+                layouts[place] = compat.DENSE if now in _NO_GRADIENT else now
             updated.append(did)
         call.asked = self.asked_for(parameters, layouts)
-        asking = [place for place, layout in enumerate(call.asked.layouts) if _asks(layout)]
+        asking = [
+            place for place, layout in enumerate(call.asked.layouts) if layout not in _NO_GRADIENT
+        ]
         site_at = zip(asking, call.asked.updates, strict=True)
         return [site for place, site in site_at if updated[place]]
 
@@ -295,19 +321,27 @@ class StepCounter:
     # Steps called by a `GradScaler`.
 
     @counting
-    def asked(self, scaler: compat.GradScaler, python: FrameType) -> Step | None:
+    def asked(
+        self,
+        scaler: compat.GradScaler,
+        given: Sequence[object],
+        named: Mapping[str, object],
+        python: FrameType,
+    ) -> Step | None:
         """Open a call for `GradScaler.step`, which may skip the step of the optimizer."""
         if self.stopped:
             return None
         settings = self.recorder.optimizers.all[self.index].settings
         if "grad_scaler" not in settings and scaler.is_enabled():
             settings.update(grad_scaler=True, initial_scale=float(scaler._init_scale))
-        call = self._enter(Step(self, ASKED), python)
+        call = self._enter(ASKED, python)
         self._hold(call)
         return call
 
     @counting
-    def answered(self, call: Step, optimizer: compat.Optimizer, failed: bool) -> None:
+    def answered(
+        self, optimizer: compat.Optimizer, call: Step, failed: bool, python: FrameType
+    ) -> None:
         """Close the call of `GradScaler.step`, or abandon it if `failed` by an exception."""
         if failed:
             self.recorder.abandon(call)
@@ -318,13 +352,17 @@ class StepCounter:
 
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
-        around = call.parent
-        if isinstance(around, Step) and around.method is ASKED:
-            around.asked = call.asked
-        elif around is None and call.asked is not None:
-            call.sites += call.asked.requests
-        call.sites += updates
-        self.recorder.close(call, False)
+        around: Any = call.parent
+        for inside in self.recorder.calls_under_way.take_off(call):
+            self.recorder.abandon(inside)
+        requests = () if call.asked is None or around is not None else call.asked.requests
+        call.sites += [*requests, *updates, *call.own]
+        if around is None:
+            self.recorder.blocks.close(call, False)
+        else:
+            around.sites += call.sites
+            around.asked = call.asked if around.method is ASKED else around.asked
+        self.recorder.end_step(call)
 
     # Sites.
 
@@ -359,11 +397,6 @@ class StepCounter:
     def _forget(self, reference: object) -> None:
         self._last = None
         self._moved.clear()  # another parameter may get its `id`
-
-
-def _asks(layout: object) -> bool:
-    """True if a parameter with this layout of its gradient has a gradient."""
-    return layout is not None and layout is not compat.FROZEN
 
 
 def _is_lbfgs(optimizer: compat.Optimizer) -> bool:
