@@ -282,10 +282,10 @@ class Recorder(Root):
 
         A pair is recorded when it is taken. If effects are on, its variable is `compared`.
         """
-        effects = self.blocks.counters.effects if compared else None
+        effects, pair_types = self.blocks.counters.effects if compared else None, (tuple, list)
         for pair in pairs:
             try:
-                if isinstance(pair, tuple | list) and len(pair) == 2:  # else it will be refused
+                if isinstance(pair, pair_types) and len(pair) == 2:  # else it will be refused
                     gradient, variable = pair
                     kind = self._kind_of(gradient)
                     site = self._site_of(call, optimizer, method, "request", kind, variable)
