@@ -174,8 +174,9 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
     if expected.per_variable:
-        got = _for_each(trace, expected)
-        return (got, summaries) if got else None
+        got, unmet = _for_each(trace, expected), _unmet(trace, expected)
+        own = [each for each in summaries if not unmet.keys().isdisjoint(each.variables)]
+        return (got, own or summaries) if got else None
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""

@@ -14,7 +14,13 @@ from types import TracebackType
 from typing import Any
 
 from tracer.api import Recording, record, recording_of
-from tracer.backends.objects import is_loose_tensor, leaves_of, name_of, weights_of
+from tracer.backends.objects import (
+    is_loose_tensor,
+    leaves_of,
+    name_of,
+    variables_of,
+    weights_of,
+)
 from tracer.check import (
     METHODS,
     Expectation,
@@ -388,7 +394,9 @@ def variables_in(given: Any, weights: bool) -> Iterator[object]:
     if callable(getattr(given, "named_parameters", None)) and not is_layer:
         yield from given.parameters()
     elif variables is not None and not callable(variables):
-        yield from weights_of(given) if weights and is_layer else variables
+        yield from (
+            (weights_of(given) if weights else variables_of(given)) if is_layer else variables
+        )
     elif hasattr(given, "dtype") or isinstance(given, str):
         yield given
     elif isinstance(given, Iterable):

@@ -4,9 +4,9 @@ The models that an optimizer trains are found on the stack, while a step is trac
 step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
 models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
 if there are none, those with a variable that was passed. And those with a variable that was not
-passed though a `GradientTape` on the stack watches it: the loss was computed with it; such a
-variable counts without a model, too. For `tf.compat.v1`, the trainable variables of the graph are
-the model.
+passed though a `GradientTape` on the stack watches it, beside one that was: the loss was computed
+with it. Such a variable counts without a model, too, if it is found unchanged when the trace is
+read. For `tf.compat.v1`, the trainable variables of the graph are the model.
 
 The layers are read again when a function with a step is called: a traced step keeps updating the
 variables that were trainable when it was traced. In eager mode they are not read in each step, so
@@ -20,6 +20,7 @@ whole after a step is not said to be frozen: so is the critic of a GAN while the
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
@@ -37,7 +38,7 @@ _TRACING = ("tracing_compilation", "tracing_compiler")
 """The modules of TensorFlow that call Python to trace a function; search only frames inside."""
 _ENDS_FIT = "finalize_variable_values"
 """The method of an optimizer that `fit` calls at its end."""
-_MAX_SIZE = 1 << 14
+_MAX_SIZE = 1 << 18
 """The most elements of a variable whose values are compared."""
 
 
@@ -52,8 +53,10 @@ class ModelMonitor(Collector):
         """The layers of the models, and what of each was trainable at the last look."""
         self._seen: dict[int, ModelVariable] = {}
         """By id, the models' variables at the last look; a trainable one seems `not passed`."""
+        self._loose: set[int] = set()
+        """The keys of those that no model has."""
         self._values: dict[int, bytes] = {}
-        """The first values of small variables that were trainable and not passed."""
+        """A hash of the first value of small variables that were trainable and not passed."""
         self._is_eager = True
         self._is_from_config = any(
             each.f_code.co_name in _LOADS and str(each.f_globals.get("__name__")).startswith(_KERAS)
@@ -110,8 +113,11 @@ class ModelMonitor(Collector):
         """
         ids = set[int]()
         with suppress_faults():
-            if self._changes_elsewhere():
-                ids |= {key for key, each in self._seen.items() if each.why == "not passed"}
+            same = self._compare()
+            ids |= {key for key in self._loose if not same.pop(key, False)}
+            if not all(same.values()):
+                late = (key for key, each in self._seen.items() if each.why == "not passed")
+                ids |= {*late} - self._loose
             for layer in self._changed() if self._is_eager else ():
                 ids |= {id(self._identify(each)) for each in _weights_of(layer)}
         return [each for key, each in list(self._seen.items()) if key not in ids]
@@ -124,7 +130,7 @@ class ModelMonitor(Collector):
         passed = {id(each) for each in got if each is not None}
         optimizers = {*map(id, self.root.optimizers.alive())}
         around = {id(each): each for each in _values_around()}
-        watched = {id(self._identify(each)): each for each in _watched_in(around.values())}
+        watched = self._watched_beside(passed, around.values())
         trained, partly, used = list[Any](), list[Any](), list[Any]()
         homes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
         classes = tuple(each for each in homes if isinstance(each, type))
@@ -158,9 +164,11 @@ class ModelMonitor(Collector):
                 self._see(variable, "not passed")
             elif is_frozen and (trainable or own not in self._seen):
                 self._see(variable, "frozen")
-        for variable in (each for own, each in (watched or {}).items() if own not in self._seen):
-            self._see(variable, "not passed")
-        self._changes_elsewhere()  # keeps the first values
+        for own, variable in (watched or {}).items():
+            if own not in self._seen:
+                self._see(variable, "not passed")
+                self._loose.add(own)
+        self._compare()  # keeps the first values
 
     def _see(self, variable: Any, why: Any) -> None:
         """Note that a variable is frozen, or trainable."""
@@ -176,24 +184,34 @@ class ModelMonitor(Collector):
         alive = ((layer, was) for each, was in self._layers if (layer := each()) is not None)
         return (layer for layer, was in alive if _trainable_in(layer) != was)
 
-    def _changes_elsewhere(self) -> bool:
-        """True if something else has changed a variable that no traced optimizer got."""
-        passed, changed = passed_to_any(), False
+    def _watched_beside(self, passed: set[int], values: Iterable[Any]) -> dict[int, Any]:
+        """By id, what gradients can train, of the tapes that watch one that was passed, too."""
+        found: dict[int, Any] = {}
+        for tape in (each for each in values if type(each).__name__ == "GradientTape"):
+            with suppress_faults():
+                watched = {id(self._identify(each)): each for each in tape.watched_variables()}
+                if not passed.isdisjoint(watched):
+                    found |= {
+                        key: each
+                        for key, each in watched.items()
+                        if each.trainable and (each.dtype.is_floating or each.dtype.is_complex)
+                    }
+        return found
+
+    def _compare(self) -> dict[int, bool]:
+        """Whether variables that no traced optimizer got are as at the first look, by key.
+
+        Only those that can be read.
+        """
+        passed, same = passed_to_any(), dict[int, bool]()
         for key, each in list(self._seen.items()):
             own = each.reference()
             if each.why == "not passed" and id(each.reference) not in passed and own is not None:
                 value = self.root.backend.value_of(own, _MAX_SIZE)
                 if value is not None:
-                    changed |= self._values.setdefault(key, value.tobytes()) != value.tobytes()
-        return changed
-
-
-def _watched_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The variables that the tapes among these values watch, or watched until they were used."""
-    for value in values:
-        if type(value).__name__ == "GradientTape":
-            with suppress_faults():
-                yield from value.watched_variables()
+                    digest = blake2b(value.tobytes()).digest()
+                    same[key] = self._values.setdefault(key, digest) == digest
+        return same
 
 
 def _values_around() -> Iterator[Any]:
@@ -273,15 +291,27 @@ _HOMES = (
 def weights_of(given: Any) -> list[Any]:
     """The variables that gradients can train, of a layer, a model or a `tf.Module`.
 
-    Those of frozen layers, too; not the averages of a `BatchNormalization`, for example. A layer of
-    Keras 3 is no `tf.Module`, so the `trainable_variables` of a module lack those of its layers.
+    Those of frozen layers, too; not the averages of a `BatchNormalization`, for example.
     """
-    inside = given._flatten(predicate=_is_layer) if hasattr(given, "_flatten") else ()
-    parts = [given, *inside]
+    parts = _parts_of(given)
     layers = (layer for each in parts if _is_layer(each) for layer in each._flatten_layers())
     every = [v for each in parts for v in each.trainable_variables]
     every += [own for layer in layers for own in _weights_of(layer)]
     return list({id(each): each for each in every}.values())
+
+
+def variables_of(given: Any) -> list[Any]:
+    """All variables of a layer, a model or a `tf.Module`."""
+    every = (variable for each in _parts_of(given) for variable in each.variables)
+    return list({id(each): each for each in every}.values())
+
+
+def _parts_of(given: Any) -> list[Any]:
+    """The layer, model or module, and the layers in a module: those of Keras 3 are no modules."""
+    home = sys.modules.get("tensorflow.python.module.module")
+    if home is None or not isinstance(given, home.Module):
+        return [given]
+    return [given, *home.Module._flatten(given, predicate=_is_layer)]
 
 
 def _is_layer(value: object) -> bool:

@@ -5,7 +5,7 @@ Frameworks that the program has not imported are never imported here.
 
 import sys
 
-from tracer.backends.models import weights_of as weights_of
+from tracer.backends.models import variables_of as variables_of, weights_of as weights_of
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
 
