@@ -429,9 +429,11 @@ def verdicts(
 def _reason(trace: Trace, expected: Expectation) -> str:
     """Why the counts are not as expected; a separate verdict says whether the trace is complete."""
     names = [method.name for method in trace.methods]
-    if expected.method is not None and expected.method not in (*names, *METHODS):
+    # `update` is a method of optax, and `updates` with a letter missing.
+    elsewhere = [name for name in METHODS if f"{name}s" not in COUNTS]
+    if expected.method is not None and expected.method not in (*names, *elsewhere):
         known = (*COUNTS, *names)
-        meant = get_close_matches(expected.method, (*known, *METHODS), n=1, cutoff=0.7)
+        meant = get_close_matches(expected.method, (*known, *elsewhere), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
     if (expected.names or expected.per_variable) and runs_for_all(trace, expected.method):
         why = f"{expected.method} runs once for all variables; write updates[...]"

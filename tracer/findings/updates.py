@@ -318,8 +318,8 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     title="the gradient was None",
     why="The loss does not depend on the variable in these steps, so it does not learn.",
     advice=(
-        "Look for what cuts the variable from the loss (tf.stop_gradient, argmax, an unused "
-        "output, rounding, NumPy), or take it out of the list."
+        "Find what cuts the variable from the loss (tf.stop_gradient, a comparison, "
+        "argmax, rounding, an unused output, NumPy), or take it out of the list."
     ),
     explanation=(
         "A warning if the gradient was None each time; info for tf.compat.v1, whose `minimize` "

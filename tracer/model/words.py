@@ -165,9 +165,9 @@ _KERAS_ON_TORCH = Dialect(
     text={
         "find-nan": "torch.autograd.detect_anomaly()",
         "no-gradient": (
-            "Look for what cuts the parameter from the loss (detach, torch.no_grad, argmax, "
-            "an unused output, a missing backward), or set its requires_grad to False. If the "
-            "model or a layer was made again, the optimizer has the old parameters: make the "
+            "Find what cuts the parameter from the loss (detach, torch.no_grad, a comparison, "
+            "argmax, an unused output, a missing backward), or set its requires_grad to False. If "
+            "the model or a layer was made again, the optimizer has the old parameters: make the "
             "optimizer last."
         ),
         "never-updated": _TAKEN_AWAY.format("apply"),

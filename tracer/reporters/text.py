@@ -154,9 +154,9 @@ def sentences(
 def in_all(trace: Trace) -> list[str]:
     """The totals of several optimizers."""
     summaries, least = summaries_of(trace), "" if trace.complete else "at least "
-    steps = some(sum(summary.steps for summary in summaries), "step")
+    steps = some(sum(summary.steps for summary in summaries), "optimizer step")
     updates = some(sum(summary.total(measures.updates) for summary in summaries), "update")
-    said = f"{len(summaries):,} optimizers: {least}{steps} and {updates} in all."
+    said = f"{len(summaries):,} optimizers: {least}{updates} in {least}{steps}."
     return [said] if len(summaries) > 1 else []
 
 
