@@ -197,8 +197,10 @@ raise RuntimeError("cannot reach https://me:hidden@example.org/x")
 def test_arguments_and_secrets_of_the_program_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SECRETS)
     arguments = ["--api-key", "hidden", "DB_PASSWORD=hidden", "s3://me:hidden@bucket/x"]
+    arguments += ["-o", "run.json"]
     done = run([*TRACER, "train.py", *arguments], tmp_path)
     assert done.stdout == f"{arguments}\n"
+    assert "-o goes to train.py: options of tracer run stand before" in done.stderr
     report = done.stderr[done.stderr.index("How often did") :]
     page = run([sys.executable, "-m", "tracer", "report", FILE], tmp_path).stdout
     for text in (report, page, (tmp_path / FILE).read_text()):

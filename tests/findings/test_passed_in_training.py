@@ -366,16 +366,24 @@ def test_gan_of_two_compiled_models(kind: str, toggled: bool, of_discriminator: 
 def test_what_the_loss_uses_and_no_optimizer_gets(
     kind: str, compiled: bool, averaged: bool
 ) -> None:
-    """It has rows, unless the program itself changes it, as an average or a target network."""
+    """It has rows, unless the program itself changes it, as an average or a target network.
+
+    A counter has none, nor what another tape in sight has watched; a variable that changes hides
+    no other one.
+    """
     library, optimizer = library_of(kind), tracer.wrap(SGD[kind]())
     layers = library.layers
     trunk = library.Sequential([layers.Input((3,)), layers.Dense(4, name="lost")], name="trunk")
     head = library.Sequential([layers.Input((4,)), layers.Dense(1, name="out")], name="head")
-    scale = tf.Variable(2.0, name="scale")
+    scale, annealed = (tf.Variable(2.0, name=name) for name in ("scale", "annealed"))
+    counter = tf.Variable(0, name="counter")
+    with tf.GradientTape() as other:
+        other.watch(tf.Variable(1.0, name="elsewhere"))
 
     def step() -> None:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((scale * head(trunk(X)) - Y) ** 2)
+            more = annealed * tf.cast(counter, tf.float32)
+            loss = tf.reduce_mean((scale * head(trunk(X)) - Y) ** 2) + more
         own = head.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
 
@@ -383,11 +391,12 @@ def test_what_the_loss_uses_and_no_optimizer_gets(
     before = [np.array(each) for each in trunk.get_weights()]
     for _ in range(3):
         step()
+        annealed.assign_sub(0.1)
         if averaged:
             trunk.set_weights([0.9 * each for each in trunk.get_weights()])
             scale.assign(0.9 * scale)
     changed = any((a != b).any() for a, b in zip(before, trunk.get_weights(), strict=True))
     assert changed is averaged
     lost = {} if averaged else {("not passed", 0): ["lost/kernel", "lost/bias", "scale"]}
-    assert rows(tracer.trace_of(optimizer)) == lost
+    assert rows(tracer.trace_of(optimizer)) == lost and other.watched_variables()
     assert not bad(tracer.trace_of(optimizer))

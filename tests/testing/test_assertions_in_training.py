@@ -193,3 +193,5 @@ def test_the_layers_in_a_module(kind: str) -> None:
     expected = r"1 for each variable, got 0 for 2 of 5 variables(.|\n)*first/kernel"
     with pytest.raises(AssertionError, match=expected), tracer.assert_all_updated(module):
         train()
+    with pytest.raises(AssertionError, match="second"), tracer.assert_never_updated(module):
+        train()

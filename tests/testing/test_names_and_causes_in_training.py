@@ -65,6 +65,7 @@ def test_a_frozen_layer_is_known_by_its_name() -> None:
 def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefix: str) -> None:
     model = net_of(library, kind)
     hidden = model.get_layer("hidden")
+    model._flatten = library.layers.Flatten()  # of Keras 2, a model is a `tf.Module`, which has one
     before = model.get_weights()
     parts = (model.get_layer(name) for name in ("first", "hidden"))
     assertions = [

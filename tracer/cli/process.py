@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -291,6 +292,8 @@ def prepared(
     """
     from tracer.reporters import formats  # before the program can hide a module
 
+    if any(option == "-o" and value.endswith(".json") for option, value in pairwise(arguments)):
+        say(f"-o goes to {name}: options of tracer run stand before the program")
     path = Path(output or (FOLDER if children else FILE))
     in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
     if module:
