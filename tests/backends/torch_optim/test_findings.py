@@ -3,6 +3,7 @@
 Most programs are in `twins/on_torch.py`.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.findings_of import bad
 from twins.on_torch import SGD, net, step
 
 import tracer
+from tracer.backends.torch import freeze_monitor
 from tracer.model.evidence import NeverPassed
 from tracer.model.trace import summaries_of
 
@@ -183,3 +185,36 @@ def test_the_parameters_of_a_model_that_its_optimizer_does_not_update(make: Any)
         for index in each.variables
     }
     assert found == expected
+
+
+def test_gradients_of_another_threads_model_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward pass may write them without Python's lock, which crashed PyTorch."""
+    looked, look = set[int](), freeze_monitor._Parameter.look
+
+    def noting(self: Any, own: torch.Tensor, *given: Any) -> None:
+        looked.add(id(own))
+        look(self, own, *given)
+
+    monkeypatch.setattr(freeze_monitor._Parameter, "look", noting)
+    other, own = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    entered, done = threading.Event(), threading.Event()
+
+    def program() -> None:
+        entered.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    entered.wait(60)
+    optimizer = tracer.wrap(torch.optim.SGD(own.parameters(), 0.1))
+
+    def train() -> None:
+        own(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    train()
+    assert looked == {id(parameter) for parameter in own.parameters()}
+    done.set()
+    thread.join()
+    train()
+    assert looked > {id(parameter) for parameter in other.parameters()}

@@ -8,16 +8,21 @@ the same ones. A program that optimizes an image, or trains a generator, leaves 
 purpose.
 
 One look at all of them, while the gradients exist, follows each of the first eight steps, and then
-an eighth more. So `since` is the step before the look that found a change.
+an eighth more. So `since` is the step before the look that found a change. No look reads gradients
+of other models while another thread runs code of the program: a backward pass there may write them,
+without Python's lock, and PyTorch would free them twice.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import get_ident
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import models, names_in, parameters_of, record_of
 from tracer.core.backend import Root, passed_to_any
+from tracer.core.call_paths import frames_from, sort_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
@@ -106,6 +111,11 @@ class FreezeMonitor(Collector):
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
         names = {key: name for each in alive for key, name in names_in(each).items()}
         every = [(own, names[key], True) for key, own in passed.items()]
+        is_alone = all(
+            sort_of(frame) != "program"
+            for thread, top in sys._current_frames().items()
+            for frame in (frames_from(top) if thread != get_ident() else ())
+        )
         for own, name, is_near in [*every, *models.others_than(passed.keys())]:
             known = self._known.get(id(own))
             # A parameter that is gone may leave its `id` to another one.
@@ -113,7 +123,7 @@ class FreezeMonitor(Collector):
                 self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
         for parameter in list(self._known.values()):
             own = parameter.reference()
-            if own is not None:
+            if own is not None and (parameter.is_near or is_alone):
                 parameter.look(own, id(own) in passed, since)
 
     def _is_astray(self) -> bool:
