@@ -174,9 +174,8 @@ def _difference(trace: Trace, expected: Expectation) -> tuple[str, list[Summary]
     summaries = [each for each in summaries if not asked.isdisjoint(each.variables)] or summaries
     ran = any(summary.steps for summary in summaries)
     if expected.per_variable:
-        got, unmet = _for_each(trace, expected), _unmet(trace, expected)
-        own = [each for each in summaries if not unmet.keys().isdisjoint(each.variables)]
-        return (got, own or summaries) if got else None
+        got = _for_each(trace, expected)
+        return (got, summaries) if got else None
     if not expected.per_step:
         total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         how = _in_steps(summaries, measure, total) if expected.what in ROLES else ""
@@ -414,7 +413,9 @@ def verdicts(
         bad = [each for each in at_least(findings(trace), worst) if each.code not in ignore]
         worse = "error" if worst == "error" else f"{worst} or error"
         found += [Verdict(f"finding {each.code}", f"{each.text} {each.advice}") for each in bad]
-        found += [] if bad else [Verdict(f"no {worse} is found{apart}")]
+        lost = "" if bad else _for_each(trace, Expectation("updates", 1, None, per_variable=True))
+        hint = f" (updates>=1/variable: {lost})" if trace.variables and lost else ""
+        found += [] if bad else [Verdict(f"no {worse} is found{apart}{hint}")]
     if not trace.complete:
         notes = "\n".join(map(shown, trace.notes))
         found.append(Verdict("the trace is complete", notes or "it is not"))

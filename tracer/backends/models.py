@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from inspect import CO_OPTIMIZED
+from itertools import chain
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -116,8 +117,8 @@ class ModelMonitor(Collector):
             same = self._compare()
             ids |= {key for key in self._loose if not same.pop(key, False)}
             if not all(same.values()):
-                late = (key for key, each in self._seen.items() if each.why == "not passed")
-                ids |= {*late} - self._loose
+                late = {key for key, each in self._seen.items() if each.why == "not passed"}
+                ids |= late - self._loose
             for layer in self._changed() if self._is_eager else ():
                 ids |= {id(self._identify(each)) for each in _weights_of(layer)}
         return [each for key, each in list(self._seen.items()) if key not in ids]
@@ -209,8 +210,8 @@ class ModelMonitor(Collector):
             if each.why == "not passed" and id(each.reference) not in passed and own is not None:
                 value = self.root.backend.value_of(own, _MAX_SIZE)
                 if value is not None:
-                    digest = blake2b(value.tobytes()).digest()
-                    same[key] = self._values.setdefault(key, digest) == digest
+                    now = blake2b(value.tobytes()).digest()
+                    same[key] = self._values.setdefault(key, now) == now
         return same
 
 
@@ -295,23 +296,25 @@ def weights_of(given: Any) -> list[Any]:
     """
     parts = _parts_of(given)
     layers = (layer for each in parts if _is_layer(each) for layer in each._flatten_layers())
-    every = [v for each in parts for v in each.trainable_variables]
-    every += [own for layer in layers for own in _weights_of(layer)]
-    return list({id(each): each for each in every}.values())
+    own = (variable for layer in layers for variable in _weights_of(layer))
+    return _once(*(each.trainable_variables for each in parts), own)
 
 
 def variables_of(given: Any) -> list[Any]:
     """All variables of a layer, a model or a `tf.Module`."""
-    every = (variable for each in _parts_of(given) for variable in each.variables)
-    return list({id(each): each for each in every}.values())
+    return _once(*(each.variables for each in _parts_of(given)))
 
 
 def _parts_of(given: Any) -> list[Any]:
     """The layer, model or module, and the layers in a module: those of Keras 3 are no modules."""
-    home = sys.modules.get("tensorflow.python.module.module")
-    if home is None or not isinstance(given, home.Module):
-        return [given]
-    return [given, *home.Module._flatten(given, predicate=_is_layer)]
+    home: Any = getattr(sys.modules.get("tensorflow"), "Module", ())
+    is_module = isinstance(given, home)
+    return [given, *(home._flatten(given, predicate=_is_layer) if is_module else ())]
+
+
+def _once(*every: Iterable[Any]) -> list[Any]:
+    """All these variables, each once."""
+    return list({id(each): each for each in chain(*every)}.values())
 
 
 def _is_layer(value: object) -> bool:

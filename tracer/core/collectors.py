@@ -91,8 +91,6 @@ class Collectors:
         self.throttle = Throttle()
         """Decides which calls of functions reach the collectors; checked at each call."""
         self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared)]
-        # Those with something to do in each step.
-        self._in_steps = [c for c in self._all if type(c).step_ends is not Collector.step_ends]
 
     def call(self, callback: str, *given: Any) -> list[Any]:
         """Call this method of each collector; returns their combined results, if any.
@@ -104,27 +102,15 @@ class Collectors:
             try:
                 found += getattr(collector, callback)(*given) or ()
             except Exception as error:
-                self._drop(collector, error)
+                if interrupt_in(error) is not None:
+                    raise
+                self._all = [each for each in self._all if each is not collector]
+                self._root.note(
+                    f"{type(collector).__name__}, which gathers evidence for findings, failed with "
+                    f"{type(error).__name__}: {error}; findings may be missing, but the counts are "
+                    "not affected"
+                )
         return found
-
-    def step_ended(self, step: Step) -> None:
-        """`call("step_ends", step)`, but faster: each step does it."""
-        for collector in self._in_steps:
-            try:
-                collector.step_ends(step)
-            except Exception as error:
-                self._drop(collector, error)
-
-    def _drop(self, collector: Collector, error: Exception) -> None:
-        if interrupt_in(error) is not None:
-            raise error
-        self._all = [each for each in self._all if each is not collector]
-        self._in_steps = [each for each in self._in_steps if each is not collector]
-        self._root.note(
-            f"{type(collector).__name__}, which gathers evidence for findings, failed with "
-            f"{type(error).__name__}: {error}; findings may be missing, but the counts are not "
-            "affected"
-        )
 
 
 class Throttle:

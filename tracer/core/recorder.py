@@ -367,7 +367,7 @@ class Recorder(Root):
                 self.optimizers.first_step_ended()
                 self.collectors.call("first_step_ends", step)
             if step.place is EAGER:
-                self.collectors.step_ended(step)
+                self.collectors.call("step_ends", step)
             else:
                 self.collectors.call("step_traced", step)
         step.before = None

@@ -432,8 +432,7 @@ def layers_of(names: Sequence[str], separator: str) -> list[str]:
     """
     paths = [name.split(separator) for name in names]
     outer = zip(*(path[:-1] for path in paths), strict=False)
-    first = 1 + sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, outer))
-    if len({(*path[:-1],) for path in paths}) == 1:  # of one layer
-        first = max(1, first - 1)
+    is_one = len({(*path[:-1],) for path in paths}) == 1  # layer
+    first = max(1, 1 - is_one + sum(1 for _ in takewhile(lambda same: len({*same}) == 1, outer)))
     # A variable and a layer may share a name.
     return [separator.join([*path[:first], *["*"] * bool(path[first:])]) for path in paths]

@@ -17,6 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as _ranks
 from torch import Tensor as Tensor, autograd as autograd
 from torch._C._dynamo import eval_frame as _dynamo
 from torch._C._dynamo.eval_frame import set_eval_frame as set_eval_frame
@@ -91,12 +92,12 @@ def layouts_of(parameters: Sequence[Tensor]) -> list[object]:
         ]
 
 
-_ranks: Any = getattr(torch.distributed, "distributed_c10d", None)
+_RANKS = _ranks.is_available()
 
 
 def has_ranks() -> bool:
     """True if several processes train together."""
-    return bool(_ranks and _ranks._world.default_pg) and torch.distributed.get_world_size() > 1
+    return _RANKS and _ranks.is_initialized() and _ranks.get_world_size() > 1
 
 
 DENSE: object = torch.strided
@@ -105,8 +106,7 @@ DENSE: object = torch.strided
 
 def kind_of(layout: object) -> Kind:
     """The kind of a gradient with this layout; None means no gradient."""
-    is_dense = layout is DENSE or layout is torch._mkldnn
-    return "dense" if is_dense else "none" if layout is None else "sparse"
+    return "none" if layout is None else "dense" if layout in (DENSE, torch._mkldnn) else "sparse"
 
 
 def behind_proxies(optimizer: object, *around: object) -> Optimizer | None:

@@ -142,7 +142,6 @@ class StepCounter:
         """By `id`, the parameters of which a step changed the version."""
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
-        self._own: dict[str, Sequence[int]] = {}
         self._last: Asked | None = None
         self._alive: list[ref[compat.Tensor]] = []
 
@@ -182,10 +181,9 @@ class StepCounter:
         start_call(call, EAGER, 0, stack[-1] if stack else None)
         call.recorder, call.python = recorder, (id(python), id(python.f_code))
         call.numbers, call.failing, call.before = {}, None, None
-        if method not in self._own:
+        if self.index not in recorder.optimizers.stepping:
             recorder.optimizers.first_step(self.index)
-            self._own[method] = (recorder.sites.number(self.index, method, "step"),)
-        call.own = self._own[method]
+        call.own = (recorder.sites.number(self.index, method, "step"),)
         call.path = None if stack else recorder.blocks.callers.above(caller)
         for frame in frames_from(caller) if stack else ():
             is_outer = known_by(frame) == stack[-1].python
