@@ -199,7 +199,7 @@ def _for_each(trace: Trace, expected: Expectation) -> str:
     counts, of_all = [*unmet.values(), *(0 for _ in lacking)], number + len(lacking)
     if not counts:
         return "" if of_all else "but there is no variable"
-    held = frozenset[int]().union(*(summary.variables for summary in summaries_of(trace)))
+    held = _held(trace)
     lacking += [trace.variables[index].name for index in sorted(unmet) if index not in held]
     why = "not passed to an optimizer" if trace.steps else "no step ran"
     why = f" ({why if trace.complete else 'not seen'}: {listed(lacking, _MAX_ROWS)})"
@@ -211,10 +211,15 @@ def _unmet(trace: Trace, expected: Expectation) -> dict[int, int]:
     """The counts that are not as expected, of the variables that count, by their index."""
     made = trace.counts.by(["variable"], _selection(trace, expected))
     asked = range(len(trace.variables)) if expected.rows is None else expected.rows
-    held = frozenset[int]().union(*(summary.variables for summary in summaries_of(trace)))
-    on_others = {index for index in asked if trace.variables[index].shards > 1} - held  # ranks
-    counts = {index: made.get((index,), 0) for index in asked if index not in on_others}
-    return {index: count for index, count in counts.items() if not expected.holds(count)}
+    held = _held(trace)
+    # Other ranks may hold all elements of a sharded variable.
+    own = (index for index in asked if index in held or trace.variables[index].shards <= 1)
+    return {index: n for index in own if not expected.holds(n := made.get((index,), 0))}
+
+
+def _held(trace: Trace) -> frozenset[int]:
+    """The variables that any optimizer has rows of."""
+    return frozenset[int]().union(*(summary.variables for summary in summaries_of(trace)))
 
 
 def _selection(trace: Trace, expected: Expectation) -> Selection:

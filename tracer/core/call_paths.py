@@ -131,24 +131,22 @@ class Paths:
             return number
 
     def of(self, frames: Iterable[FrameType]) -> int | None:
-        """Return the path to these frames, innermost first: see `above`."""
-        found = [self._known.get((id(e.f_code), e.f_lasti)) or self._find(e) for e in frames]
-        package = next((number for _, number, _ in found if number is not None), None)
-        return next((number for sort, number, _ in found if sort == "program"), package)
-
-    def above(self, frame: FrameType | None) -> int | None:
-        """Return the path to the running `frame`: the first line of the program around it.
+        """Return the path to these frames, innermost first: the first line of the program.
 
         The first line of a package if there is none of the program.
         """
         package: int | None = None
-        while frame is not None:
+        for frame in frames:
             known = self._known.get((id(frame.f_code), frame.f_lasti))
             sort, number, _ = known or self._find(frame)
             if sort == "program":
                 return number
-            package, frame = number if package is None else package, frame.f_back
+            package = number if package is None else package
         return package
+
+    def above(self, frame: FrameType | None) -> int | None:
+        """Return the path to the running `frame`."""
+        return self.of(frames_from(frame))
 
     def _find(self, frame: FrameType) -> tuple[Sort, int | None, CodeType]:
         code, number, sort = frame.f_code, None, sort_of(frame)
