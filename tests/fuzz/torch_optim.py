@@ -250,7 +250,9 @@ class Slot:
         self.excused = own in UNSEEN or (own is not None and "fused" in made.base)
         """Whether its trace may be incomplete."""
         self.once = made.is_lbfgs or own is first  # in a step, whoever updates a parameter
-        self.stepped = self.loose = False
+        self.is_custom = made.base == "odometer" or own is not None
+        self.stepped = self.clears = False
+        self.loose = made.is_lbfgs and own is blind
         """Whether what its steps did cannot be seen, without a note: see `docs/limits.md`."""
 
 
@@ -313,6 +315,9 @@ class Run:
         logs = [slot.log] if is_held else []
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does
+        # A hook may have given a gradient to what did not move, and another one removed it.
+        still = {id(p) for p, by in zip(self.pool, own, strict=True) if p.requires_grad and not by}
+        slot.excused |= slot.clears and not still.isdisjoint(map(id, _parameters(slot.optimizer)))
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
@@ -425,6 +430,8 @@ class Run:
         slot.optimizer.register_step_post_hook(lambda optimizer, *given: optimizer.zero_grad())
         # What it takes away cannot be seen any more, where the versions of tensors do not tell.
         slot.excused |= slot.made.is_lbfgs or "fused" in slot.made.base
+        slot.excused |= BEHAVIOURS[slot.made.behaviour] is twice  # the second one may do nothing
+        slot.clears = slot.is_custom
         slot.loose |= BEHAVIOURS[slot.made.behaviour] in UNSEEN
 
     # What they do with the tracer.

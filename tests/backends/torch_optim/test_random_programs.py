@@ -3,7 +3,32 @@
 import pytest
 from fuzz import healthy_torch
 from fuzz.batch import run_batch
-from fuzz.torch_optim import check, programs
+from fuzz.torch_optim import BEHAVIOURS, Action, Made, Program, blind, check, programs, twice
+
+SOME, NONE = (True, False, True, False), (False,) * 4
+ODOMETER = Made("odometer", 0, (1, 1, 0, 0))
+TWICE = Made("sgd", BEHAVIOURS.index(twice), (1, 1, 0, 0))
+BLIND = Made("lbfgs", BEHAVIOURS.index(blind), (1, 0, 0, 0))
+HOOKS = ["hook gives", "hook after", "step"]
+
+
+@pytest.mark.parametrize(
+    ("made", "actions"),
+    [
+        (ODOMETER, HOOKS),
+        (TWICE, HOOKS),
+        (TWICE, ["step", *HOOKS]),
+        (TWICE, ["hook after", "closure"]),
+        (BLIND, ["step"]),
+    ],
+)
+@pytest.mark.parametrize("flags", [SOME, NONE])
+def test_programs_whose_steps_hide_something(
+    made: Made, actions: list[str], flags: tuple[bool, ...]
+) -> None:
+    """What `docs/limits.md` says of them is no fault: a gradient that a hook may have removed."""
+    lines = [Action(does, 0, flags) for does in ["wrap", *actions, "read", *actions[-1:]]]
+    assert check(Program((made, ODOMETER), lines, raises=False))
 
 
 def test_random_programs() -> None:
