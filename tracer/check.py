@@ -20,16 +20,16 @@ import msgspec
 from tracer.errors import Mistake, UnknownName, unknown_name
 from tracer.findings.rule import Severity, at_least, findings, findings_on, rule_of
 from tracer.kinds import KINDS
-from tracer.layout import paragraph, shown
+from tracer.layout import paragraph
 from tracer.model.counts import ROLES, Selection
 from tracer.model.names import variables_meant, with_namesakes
 from tracer.model.phrases import endings, replica_noun, steps_label
 from tracer.model.records import Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import first_true, listed, some, span
 from tracer.reporters import columns
 from tracer.reporters.columns import Table
+from tracer.words import first_true, listed, shown, some, span
 
 __tracebackhide__ = True  # for wrong arguments, pytest shows the line that passes them
 

@@ -1,4 +1,4 @@
-"""The errors that a user's mistake raises, and what of a text is shown or kept.
+"""The errors that a user's mistake raises, and what a trace keeps of the texts of errors.
 
 Each message says what would work. It may name what a trace file holds, so it is written as `shown`
 writes a name.
@@ -11,16 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-
-def shown(text: str) -> str:
-    r"""The text on one line, with what a terminal would act on or hide written as an escape.
-
-    >>> print(shown("a" + chr(10) + "b" + chr(0x202E) + "c[red]"))
-    a\nb\u202ec[red]
-    """
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+from tracer.words import shown
 
 
 class Mistake(ValueError):

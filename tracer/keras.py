@@ -16,7 +16,7 @@ from tracer.api import trace_of, wrap
 from tracer.core.interrupts import suppress_faults
 from tracer.model.counts import EXECUTIONS, counting
 from tracer.model.trace import Trace
-from tracer.model.words import some
+from tracer.words import some
 
 
 class TraceCallback:

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import shown as shown  # reports print through it
+from tracer.words import shown
 
 _NAME = 16  # least cells for names beside figures
 _PROSE = 100

@@ -29,11 +29,12 @@ from tracer.check import (
     runs_for_all,
     unknown,
 )
-from tracer.errors import UnknownName, shown, unknown_name
+from tracer.errors import UnknownName, unknown_name
 from tracer.hooks.family import kind_to_trace
 from tracer.model.names import variables_meant, with_namesakes
 from tracer.model.records import Kind, Variable
 from tracer.model.trace import Trace
+from tracer.words import shown
 
 Check = Callable[[Trace], str]
 """Returns why a trace is not as expected; empty if it is."""

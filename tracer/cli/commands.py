@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracer import __version__
-from tracer.errors import Mistake, UnknownName, shown
+from tracer.errors import Mistake, UnknownName
+from tracer.words import shown
 
 Command = Callable[..., int | Callable[[], None] | None]
 """Returns the exit status, or a program to run, whose exceptions Python shows."""

@@ -27,10 +27,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracer.api import record
-from tracer.errors import Mistake, TraceFileError, in_one_line, near_file, shown
+from tracer.errors import Mistake, TraceFileError, in_one_line, near_file
 from tracer.model import launches, tracefile
 from tracer.model.records import Note, Program
 from tracer.model.trace import Trace
+from tracer.words import shown
 
 FILE, FOLDER = "tracer.json", "traces"
 """The default trace file, and the default folder for the files of several processes."""

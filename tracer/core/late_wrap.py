@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from tracer.kinds import OptimizerKind
-from tracer.model.words import listed
+from tracer.words import listed
 
 SESSION_GRAPH = "v1 graph"
 """The name for the graph of a `Session`."""

@@ -19,7 +19,7 @@ from tracer.core.counters import APPLYING, WITHIN, Counted, CountedBlock, Readin
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.model.records import Block, Entry, Observation
 from tracer.model.timeline import Run, Timeline, join, union
-from tracer.model.words import some
+from tracer.words import some
 
 
 class Ended(NamedTuple):

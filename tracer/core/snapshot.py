@@ -38,7 +38,7 @@ from tracer.model.records import (
     rates_in,
 )
 from tracer.model.trace import Trace
-from tracer.model.words import some
+from tracer.words import some
 
 _Called = Mapping[tuple[int, int | None], Sequence[int]]
 """The number of calls [in eager mode, while tracing], by the numbers of a site and a path."""

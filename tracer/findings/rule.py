@@ -17,11 +17,12 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct, structs
 
-from tracer.errors import shown, unknown_name
+from tracer.errors import unknown_name
 from tracer.model.counts import unknown_effects, updates
+from tracer.model.dialects import DIALECTS
 from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import DIALECTS, listed, plural
+from tracer.words import listed, plural, shown
 
 MAX_CASES = 3  # the most cases of variables that are reported one by one
 MAX_NAMES = 3  # the most variables named in a sentence

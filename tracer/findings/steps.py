@@ -42,7 +42,7 @@ from tracer.model.phrases import (
 )
 from tracer.model.records import Graph, NotUpdated
 from tracer.model.trace import Summary, Trace, has_all_workers, is_first_only, summaries_of
-from tracer.model.words import listed, plural, some, times
+from tracer.words import listed, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
 _SCALES = {

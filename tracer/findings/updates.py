@@ -22,6 +22,7 @@ from tracer.model.counts import (
     updates,
     zeroed,
 )
+from tracer.model.dialects import KIND_WORDS
 from tracer.model.evidence import (
     NeverAssigned,
     NeverPassed,
@@ -30,7 +31,7 @@ from tracer.model.evidence import (
 )
 from tracer.model.phrases import class_of, replica_noun
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
-from tracer.model.words import KIND_WORDS, listed, plural, some, times
+from tracer.words import listed, plural, some, times
 
 # The methods that make updates.
 

@@ -24,7 +24,7 @@ from tracer.model.records import (
     with_indices,
 )
 from tracer.model.trace import Trace
-from tracer.model.words import listed
+from tracer.words import listed
 
 _MAX_NAMES = 8  # the most workers or variables named
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import takewhile
 
-from tracer.errors import shown
 from tracer.model import counts as measures
 from tracer.model.counts import updates
+from tracer.model.dialects import KIND_WORDS
 from tracer.model.evidence import (
     BackwardPasses,
     Fitted,
@@ -24,7 +24,7 @@ from tracer.model.evidence import (
 from tracer.model.records import Optimizer, Rate, RateRun
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import KIND_WORDS, first_true, listed, plural, some, times
+from tracer.words import first_true, listed, plural, shown, some, times
 
 MAX_RATES = 3  # in a sentence
 MAX_NAMES = 3  # of variables, layers or optimizers in a sentence

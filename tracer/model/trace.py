@@ -32,6 +32,7 @@ from tracer.model.counts import (
     select_entries,
     updates,
 )
+from tracer.model.dialects import dialect_of
 from tracer.model.evidence import ClassMethod, Observed
 from tracer.model.names import Objects
 from tracer.model.records import (
@@ -48,7 +49,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.words import dialect_of, some
+from tracer.words import some
 
 __tracebackhide__ = is_mistake
 

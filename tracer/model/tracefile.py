@@ -39,7 +39,7 @@ from tracer.model import launches
 from tracer.model.merge import merge
 from tracer.model.records import Launch, Note, TraceData, with_indices
 from tracer.model.trace import Trace
-from tracer.model.words import listed
+from tracer.words import listed
 
 FORMAT = "optimizer-tracer"
 VERSION = 5

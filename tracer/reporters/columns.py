@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from rich.text import Text
 
-from tracer.errors import UnknownName, shown
+from tracer.errors import UnknownName
 from tracer.layout import Column, Figure, Line, tabulated
 from tracer.model import counts as measures, records
 from tracer.model.names import named, optimizers_meant, variables_meant
@@ -28,7 +28,7 @@ from tracer.model.phrases import (
 )
 from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
-from tracer.model.words import all_true, first_true, plural, some, span
+from tracer.words import all_true, first_true, plural, shown, some, span
 
 By = Literal["variable", "layer", "step", "replica", "method", "caller"]
 TABLES: tuple[By, ...] = get_args(By)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tracer.errors import shown
 from tracer.layout import Column, Line, paragraph, printed, tabulated
 from tracer.model.counts import EXECUTIONS, counted
 from tracer.model.records import Variable
 from tracer.model.timeline import Run, Timeline
 from tracer.model.trace import Trace
+from tracer.words import shown
 
 _TABLES = ("optimizer", "replica", "method", "updates of", "updates in")
 _CLASS, _REPLICAS, _METHODS, _VARIABLES, _STEPS = _TABLES

@@ -15,7 +15,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from tracer.errors import Mistake, shown
+from tracer.errors import Mistake
 from tracer.findings.rule import findings
 from tracer.layout import Figure, print_text
 from tracer.model.phrases import endings, rates_of, sentences_on
@@ -23,6 +23,7 @@ from tracer.model.trace import Trace
 from tracer.reporters import columns, text
 from tracer.reporters.columns import WHOLE, By, Part
 from tracer.reporters.text import answer, question
+from tracer.words import shown
 
 
 def print_report(trace: Trace, by: By | None = None, file: TextIO | None = None) -> None:

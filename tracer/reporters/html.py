@@ -17,11 +17,10 @@ import jinja2
 from markupsafe import Markup
 
 from tracer.findings.rule import findings
-from tracer.layout import cut, shown
+from tracer.layout import cut
 from tracer.model import counts as measures
 from tracer.model.phrases import not_applied, reason, replica_noun, runs
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
-from tracer.model.words import first_true, some
 from tracer.reporters import columns
 from tracer.reporters.text import (
     MANY_OPTIMIZERS,
@@ -31,6 +30,7 @@ from tracer.reporters.text import (
     sentences,
     warnings,
 )
+from tracer.words import first_true, shown, some
 
 COLUMNS = 200  # of a heat map
 MAX_ROWS = 300  # of a heat map

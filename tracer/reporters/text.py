@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
-from tracer.errors import shown
 from tracer.findings.rule import Rule, at_least, findings
 from tracer.layout import paragraph, printed
 from tracer.model import counts as measures
+from tracer.model.dialects import KIND_WORDS, dialect_of
 from tracer.model.evidence import NoStep
 from tracer.model.phrases import (
     class_of,
@@ -25,19 +25,9 @@ from tracer.model.phrases import (
     sentences_on,
 )
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import (
-    KIND_WORDS,
-    all_true,
-    dialect_of,
-    first_true,
-    listed,
-    plural,
-    some,
-    span,
-    times,
-)
 from tracer.reporters import columns
 from tracer.reporters.columns import ERROR, STYLES, WARNING, By
+from tracer.words import all_true, first_true, listed, plural, shown, some, span, times
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a single table

@@ -13,7 +13,7 @@ from support.cluster import free_ports
 
 import tracer
 from tracer.model.phrases import endings
-from tracer.model.words import some
+from tracer.words import some
 
 pytest.importorskip("torch")
 

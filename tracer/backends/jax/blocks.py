@@ -37,7 +37,7 @@ from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, star
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
-from tracer.model.words import some
+from tracer.words import some
 
 AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""

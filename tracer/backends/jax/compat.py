@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from tracer.core.call_paths import frames_from
 from tracer.core.tracings import MAX_NAMES, Definition
 from tracer.errors import UnsupportedOptimizer
-from tracer.model.words import some
+from tracer.words import some
 
 try:
     from jax._src import (

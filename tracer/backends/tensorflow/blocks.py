@@ -54,7 +54,7 @@ from tracer.core.counters import APPLYING, UNIT, WITHIN, CountedBlock, Counters,
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Part
 from tracer.model.evidence import Evidence, NeverAssigned
-from tracer.model.words import times
+from tracer.words import times
 
 _DTENSORS = (
     "a tf.function updates variables of DTensor: TensorFlow cannot run the counters on their mesh, "
