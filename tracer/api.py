@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.core import collectors
-from tracer.core.interrupts import suppress_faults
-from tracer.errors import OptimizerWarning, is_mistake
+from tracer.errors import OptimizerWarning, is_mistake, suppress_faults
 from tracer.evidence.collectors import COLLECTORS, evidence_on
 from tracer.hooks import recording, wrapping
 from tracer.hooks.recording import Recording as Recording, recording_of as recording_of

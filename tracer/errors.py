@@ -1,14 +1,17 @@
-"""The errors that a user's mistake raises, and what a trace keeps of the texts of errors.
+"""The errors that a user's mistake raises; exceptions of the program, and what is kept of them.
 
-Each message says what would work. It may name what a trace file holds, so it is written as `shown`
-writes a name.
+The message of a mistake says what would work. It may name what a trace file holds, so it is written
+as `shown` writes a name.
 """
 
 import difflib
 import re
+import signal
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any
 
 from tracer.words import shown
@@ -86,6 +89,44 @@ def near_file(path: Path) -> str:
         for name in difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
             return f": did you mean {path.with_name(name)}?"
     return ""
+
+
+# Exceptions of the program that are raised while the tracer's code runs: a signal handler (such as
+# a timeout by `signal.setitimer`) raises wherever Python happens to be. They are never swallowed.
+
+
+def interrupt_in(error: BaseException) -> BaseException | None:
+    """The exception of the program behind `error`: itself or a cause; None if there is none.
+
+    Such exceptions are Ctrl-C, the end of the program, and exceptions of a signal handler, whose
+    frame is in the traceback.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        if not isinstance(each, Exception) or _raised_by_handler(each):
+            return each
+        each = each.__cause__
+    return None
+
+
+class suppress_faults(AbstractContextManager[None]):
+    """`suppress(Exception)`, except for exceptions of the program."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return error is not None and interrupt_in(error) is None
+
+
+def _raised_by_handler(error: BaseException) -> bool:
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(handler, "func", handler) for handler in handlers]  # of `partial`
+    callables = [*functions, *(vars(type(each)).get("__call__") for each in functions)]
+    codes = {getattr(each, "__code__", None) for each in callables}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 # What a trace does not keep of the texts of errors.

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from tracer.api import trace_of, wrap
-from tracer.core.interrupts import suppress_faults
+from tracer.errors import suppress_faults
 from tracer.model.counts import EXECUTIONS, counting
 from tracer.model.trace import Trace
 from tracer.words import some

@@ -31,8 +31,8 @@ from tracer.core.backend import passed_to_any
 from tracer.core.call_paths import frames_from
 from tracer.core.calls import EAGER, Call
 from tracer.core.collectors import Collector, ModelVariable
-from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import attributes_of
+from tracer.errors import suppress_faults
 from tracer.model.evidence import Evidence, Fitted, NoStep
 
 _TRACING = ("tracing_compilation", "tracing_compiler")

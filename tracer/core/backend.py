@@ -21,9 +21,9 @@ from tracer.core.call_paths import Paths
 from tracer.core.calls import EAGER, Call, CallsUnderWay, SiteTable, Step, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import UNIT, CountedBlock, Counters, HostLog
-from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.tracings import Tracings
+from tracer.errors import interrupt_in
 from tracer.model.evidence import Evidence
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Note, NoteKind, Variable

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core.calls import Step
-from tracer.core.interrupts import interrupt_in
+from tracer.errors import interrupt_in
 from tracer.model.evidence import Evidence
 from tracer.model.records import Optimizer, Rate, Variable, WhyNot
 

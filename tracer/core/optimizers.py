@@ -11,8 +11,8 @@ from weakref import ref
 from tracer.core import locks
 from tracer.core.backend import Backend, Blocks, Stepped
 from tracer.core.call_paths import line_of_caller
-from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
+from tracer.errors import suppress_faults
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model import evidence
 from tracer.model.names import distinct

@@ -17,9 +17,8 @@ from tracer.core.backend import Root
 from tracer.core.call_paths import line as line_in
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
-from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import names_in
-from tracer.errors import in_one_line
+from tracer.errors import in_one_line, suppress_faults
 from tracer.evidence.rates import Rates
 from tracer.kinds import AT_ONCE, FRAMEWORKS, KINDS, SHIPPED, OptimizerKind
 from tracer.model.evidence import (

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from tracer.core.backend import Root
 from tracer.core.calls import Call, Step
 from tracer.core.collectors import Collector, Throttle
-from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.optimizers import Binding
 from tracer.core.reachable import maker_of
+from tracer.errors import interrupt_in, suppress_faults
 from tracer.model.records import Rate, RateRun
 
 MOST = 50

@@ -6,9 +6,8 @@ from typing import Any
 
 from tracer.backends import backend_list as backends
 from tracer.core.backend import described, own_attributes
-from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
-from tracer.errors import UnsupportedOptimizer, is_mistake
+from tracer.errors import UnsupportedOptimizer, is_mistake, suppress_faults
 from tracer.kinds import SHIPPED, WRAPPABLE, OptimizerKind, kind_of
 
 __tracebackhide__ = is_mistake

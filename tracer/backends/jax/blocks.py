@@ -34,8 +34,8 @@ from tracer.backends.jax.values import (
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
-from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
+from tracer.errors import suppress_faults
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.words import some
 

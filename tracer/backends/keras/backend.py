@@ -25,7 +25,6 @@ from tracer.backends.keras.importlib_bootstrap import (
 from tracer.core import registry
 from tracer.core.backend import Backend, own_attributes
 from tracer.core.instances import Living
-from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.optimizers import Binding
 from tracer.core.registry import (
     bindings,
@@ -35,7 +34,7 @@ from tracer.core.registry import (
     set_class,
     traced_classes,
 )
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, interrupt_in, suppress_faults
 from tracer.kinds import AUXILIARY, LOSS_SCALES, MAKERS, OptimizerKind, kind_of
 
 _STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")

@@ -15,8 +15,8 @@ from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
 from tracer.core.backend import Root
 from tracer.core.collectors import Collector
-from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import maker_of
+from tracer.errors import suppress_faults
 from tracer.model.evidence import Evidence, Iterations, StateRenewed
 from tracer.model.records import Rate, RateRun
 

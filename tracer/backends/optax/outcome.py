@@ -29,8 +29,8 @@ from tracer.backends.jax import compat, values
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
 from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
 from tracer.backends.optax.leaves import names_in
-from tracer.core.interrupts import suppress_faults
 from tracer.core.patches import Patch
+from tracer.errors import suppress_faults
 
 if TYPE_CHECKING:
     from optax import OptState, Updates

@@ -51,8 +51,8 @@ from tracer.backends.tensorflow.places import (
 from tracer.core import backend
 from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
 from tracer.core.counters import APPLYING, UNIT, WITHIN, CountedBlock, Counters, Reading
-from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Part
+from tracer.errors import suppress_faults
 from tracer.model.evidence import Evidence, NeverAssigned
 from tracer.words import times
 

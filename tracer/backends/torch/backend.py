@@ -19,10 +19,9 @@ from tracer.core.backend import Stepped, Surroundings, described
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Step, start_call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
-from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import Binding
 from tracer.core.registry import plain_class
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, suppress_faults
 from tracer.kinds import AUXILIARY, OptimizerKind
 from tracer.model.evidence import Evidence, Scheduled
 from tracer.model.records import Kind, Variable

@@ -26,7 +26,7 @@ from tracer.core.call_paths import frames_from, sort_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
-from tracer.core.interrupts import suppress_faults
+from tracer.errors import suppress_faults
 from tracer.model.evidence import NeverPassed
 from tracer.model.records import Variable, WhyNot
 

@@ -25,8 +25,8 @@ from tracer.core.backend import Root
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Step
 from tracer.core.collectors import Collector
-from tracer.core.interrupts import suppress_faults
 from tracer.core.patches import Patch, patches
+from tracer.errors import suppress_faults
 from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft, NoStep
 
 READ_STEPS = 10

@@ -11,7 +11,7 @@ from weakref import ref
 from tracer.backends.torch import compat
 from tracer.core import backend
 from tracer.core.instances import instances
-from tracer.core.interrupts import suppress_faults
+from tracer.errors import suppress_faults
 from tracer.model.records import Variable
 
 
