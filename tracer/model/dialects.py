@@ -1,15 +1,14 @@
 """Defines the terms of each framework and of each kind of optimizer, and the advice for them.
 
-`dialect_of` chooses the dialect of an optimizer; code that reads a trace uses its words and asks
-for no framework. A new backend adds one entry to `DIALECTS`.
+`TraceData.library` has the key of an optimizer's dialect; code that reads a trace uses its words
+and asks for no framework. A new backend adds one entry to `DIALECTS`.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tracer.kinds import OPTAX, TORCH
-from tracer.model.records import Optimizer, TraceData
 
 
 @dataclass(frozen=True)
@@ -176,21 +175,7 @@ DIALECTS: Mapping[str, Dialect] = {
     TORCH + ".optim": _TORCH,
     OPTAX: _OPTAX,
 }
-"""By framework that Keras runs on, or library with its own optimizers."""
-
-_OF_KIND = {TORCH: TORCH + ".optim", OPTAX: OPTAX}
-
-
-def dialect_of(trace: TraceData, optimizers: Sequence[Optimizer] = ()) -> Dialect:
-    """Return the dialect of these optimizers of a trace, or of all its optimizers.
-
-    Optimizers of several libraries get the dialect of Keras's backend, or TensorFlow's if unknown.
-    """
-    kinds = {each.kind for each in optimizers or trace.optimizers}
-    if len(kinds) == 1 and (name := _OF_KIND.get(next(iter(kinds)))):
-        return DIALECTS[name]
-    known = (each for each in ("tensorflow", "jax", "torch") if each in trace.environment)
-    return DIALECTS[next(known, "tensorflow")]
+"""By library: see `TraceData.library`."""
 
 
 @dataclass(frozen=True)

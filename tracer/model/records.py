@@ -1,10 +1,11 @@
 """Defines the plain records of a trace. No TensorFlow, no state, no queries."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
+from tracer.kinds import OPTAX, TORCH
 from tracer.model.evidence import Evidence
 from tracer.model.timeline import Run
 
@@ -339,6 +340,10 @@ class Program(msgspec.Struct, frozen=True):
     """False if the process was still running at the last write of its file."""
 
 
+_LIBRARIES = {TORCH: TORCH + ".optim", OPTAX: OPTAX}
+"""The library of a kind of optimizer that is not of Keras."""
+
+
 class TraceData(msgspec.Struct, frozen=True):
     """All data of a trace, as it is saved."""
 
@@ -377,6 +382,17 @@ class TraceData(msgspec.Struct, frozen=True):
     def complete(self) -> bool:
         """False if anything was missed, other than effects."""
         return all(note.kind != "missed" for note in self.notes)
+
+    def library(self, optimizers: Sequence[Optimizer] = ()) -> str:
+        """The library of these optimizers, or of all: what Keras runs on, `torch.optim`, or `optax`.
+
+        For optimizers of several libraries, what Keras runs on; `tensorflow` if that is unknown.
+        """
+        kinds = {each.kind for each in optimizers or self.optimizers}
+        if len(kinds) == 1 and (name := _LIBRARIES.get(next(iter(kinds)))):
+            return name
+        known = (each for each in ("tensorflow", "jax", "torch") if each in self.environment)
+        return next(known, "tensorflow")
 
     def lines_of(self, path: int | None) -> list[Line]:
         """The lines of a path; empty if it is unknown."""

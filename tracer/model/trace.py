@@ -32,7 +32,7 @@ from tracer.model.counts import (
     select_entries,
     updates,
 )
-from tracer.model.dialects import dialect_of
+from tracer.model.dialects import DIALECTS
 from tracer.model.evidence import ClassMethod, Observed
 from tracer.model.names import Objects
 from tracer.model.records import (
@@ -415,7 +415,7 @@ class Summary(Counts):
         members.sort(key=lambda index: index != root)  # a loss scale can join its optimizer later
         self.optimizers = tuple(trace.optimizers[index] for index in members)
         """The root, then its nested optimizers."""
-        self.dialect = dialect_of(trace.data, self.optimizers)
+        self.dialect = DIALECTS[trace.data.library(self.optimizers)]
         """The terms of these optimizers' framework."""
         self.blocks = [block for block in trace.data.blocks if block.root == root]
         self.effects = [effect for effect in trace.data.effects if effect.root == root]

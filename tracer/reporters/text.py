@@ -11,7 +11,7 @@ from rich.text import Text
 from tracer.findings.rule import Rule, at_least, findings
 from tracer.layout import paragraph, printed
 from tracer.model import counts as measures
-from tracer.model.dialects import KIND_WORDS, dialect_of
+from tracer.model.dialects import DIALECTS, KIND_WORDS
 from tracer.model.evidence import NoStep
 from tracer.model.phrases import (
     class_of,
@@ -107,7 +107,7 @@ def question(trace: Trace) -> str:
     """The question that `answer` answers, with the apply methods of this run."""
     names = dict.fromkeys(name for summary in summaries_of(trace) for name in _names(summary))
     default = f"How often did {listed([*names]) or 'the apply methods'} run?"
-    return dialect_of(trace.data).advice("question", default)
+    return DIALECTS[trace.data.library()].advice("question", default)
 
 
 def answer(trace: Trace) -> str:
