@@ -337,6 +337,10 @@ class Backend:
         """Report no more calls of an optimizer."""
         raise NotImplementedError
 
+    def class_of(self, optimizer: object) -> type:
+        """The class of an optimizer, without what `attach` adds."""
+        return type(optimizer)
+
     def around(self, optimizer: object) -> Iterable[Any]:
         """The living optimizers around this one that are traced with it."""
         return ()

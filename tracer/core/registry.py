@@ -1,7 +1,7 @@
-"""Registers the optimizers that are or were wrapped, and the classes that trace.
+"""Registers the optimizers that are or were wrapped, and who holds them.
 
-Nothing is stored on an optimizer: it would be tracked, saved and restored. Optimizers and classes
-are keyed by `id`, because they may define comparison and hashing as they like.
+Nothing is stored on an optimizer: it would be tracked, saved and restored. Optimizers are keyed by
+`id`, because they may define comparison and hashing as they like.
 """
 
 from collections.abc import Callable, MutableMapping, MutableSet
@@ -31,8 +31,6 @@ PROGRAM.since, PROGRAM.asked = WeakKeyDictionary(), WeakSet()
 bring_in: Callable[[Any, Binding], Binding]
 """Traces an optimizer that holds, or is in, the one of the binding; `hooks.wrapping` sets it."""
 bindings: dict[int, Binding] = {}
-traced_classes: dict[int, type] = {}  # by the id of the class
-plain_classes: dict[int, type] = {}  # by the id of the traced class
 
 
 def is_traced(optimizer: object) -> bool:
@@ -44,13 +42,3 @@ def is_traced(optimizer: object) -> bool:
 def recorder_of(optimizer: object) -> Recorder | None:
     """The recorder of an optimizer that is or was wrapped."""
     return getattr(bindings.get(id(optimizer)), "recorder", None)
-
-
-def set_class(optimizer: object, cls: type) -> None:
-    """Assign `optimizer.__class__`, bypassing the property that hides a traced class."""
-    object.__dict__["__class__"].__set__(optimizer, cls)
-
-
-def plain_class(cls: type) -> type:
-    """The class behind a traced class; any other class itself."""
-    return plain_classes.get(id(cls), cls)

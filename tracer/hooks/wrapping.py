@@ -20,7 +20,6 @@ from tracer.core.registry import (
     Holder,
     bindings,
     is_traced,
-    plain_class,
     recorder_of,
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -184,7 +183,7 @@ def _bind(
     optimizer: object, recorder: Recorder, kind: OptimizerKind, root: object, seen: bool
 ) -> Binding:
     """Bind an optimizer, in the family of `root`, to its recorder."""
-    base = plain_class(type(optimizer))
+    base = recorder.backend.class_of(optimizer)
 
     def name() -> str:  # called late: the name is set during `__init__`
         own = binding.optimizer()

@@ -384,7 +384,7 @@ class TraceData(msgspec.Struct, frozen=True):
         return all(note.kind != "missed" for note in self.notes)
 
     def library(self, optimizers: Sequence[Optimizer] = ()) -> str:
-        """The library of these optimizers, or of all: what Keras runs on, `torch.optim`, or `optax`.
+        """The library of these optimizers, or of all: `torch.optim`, `optax` or what Keras runs on.
 
         For optimizers of several libraries, what Keras runs on; `tensorflow` if that is unknown.
         """

@@ -20,20 +20,14 @@ from tracer.backends.keras.importlib_bootstrap import (
     TracedGroup,
     TracedStep,
     disguised,
+    traced_classes,
     traced_method,
 )
 from tracer.core import registry
 from tracer.core.backend import Backend, own_attributes
 from tracer.core.instances import Living
 from tracer.core.optimizers import Binding
-from tracer.core.registry import (
-    bindings,
-    is_traced,
-    plain_class,
-    plain_classes,
-    set_class,
-    traced_classes,
-)
+from tracer.core.registry import bindings, is_traced
 from tracer.errors import UnsupportedOptimizer, interrupt_in, suppress_faults
 from tracer.kinds import AUXILIARY, LOSS_SCALES, MAKERS, OptimizerKind, kind_of
 
@@ -46,7 +40,7 @@ class KerasBackend(Backend):
 
     def prepare(self, optimizer: object) -> None:
         """Make the traced class; raises `UnsupportedOptimizer` if it cannot be made."""
-        self._class_for(plain_class(type(optimizer)))
+        self._class_for(self.class_of(optimizer))
 
     def attach(self, optimizer: object, binding: Binding, *, making: bool = False) -> None:
         """Replace the class of the optimizer."""
@@ -54,11 +48,15 @@ class KerasBackend(Backend):
             binding.recorder.note(
                 f"the program assigned {name} to the optimizer itself: its calls are not counted"
             )
-        set_class(optimizer, self._class_for(plain_class(type(optimizer))))
+        _set_class(optimizer, self._class_for(self.class_of(optimizer)))
 
     def detach(self, optimizer: object, binding: Binding) -> None:
         """Restore the class of the optimizer."""
-        set_class(optimizer, plain_class(type(optimizer)))
+        _set_class(optimizer, self.class_of(optimizer))
+
+    def class_of(self, optimizer: object) -> type:
+        """The plain class of the optimizer."""
+        return _plain_class(type(optimizer))
 
     def around(self, optimizer: object) -> list[object]:
         """The living loss scales around an optimizer: steps that they skip are its steps, too."""
@@ -86,7 +84,7 @@ class KerasBackend(Backend):
 
     def class_seen(self, optimizer: object) -> type:
         """The `__class__` of a traced optimizer: its plain class."""
-        return plain_class(type(optimizer))
+        return self.class_of(optimizer)
 
     def _class_for(self, base: type) -> type:
         """Return the subclass of `base` that traces; there is one for each class.
@@ -140,7 +138,7 @@ class KerasBackend(Backend):
     def _assign_class(self, optimizer: object, cls: type) -> None:
         """Assign another class to an optimizer for the program: a traced one stays traced."""
         is_traced_class = id(type(optimizer)) in plain_classes
-        set_class(optimizer, self._class_for(plain_class(cls)) if is_traced_class else cls)
+        _set_class(optimizer, self._class_for(_plain_class(cls)) if is_traced_class else cls)
 
 
 _listeners: list[Callable[..., None]] = []
@@ -159,7 +157,7 @@ def _made(optimizer: object) -> None:
 
 def _is_optimizer(made: object) -> bool:
     """False for what Keras makes to list attributes, or to hold the state of a SavedModel."""
-    cls = plain_class(type(made))
+    cls = _plain_class(type(made))
     stands_in = cls.__name__ in _STAND_INS and cls.__module__.startswith(("keras.", "tf_keras."))
     return not stands_in and kind_of(cls) is not None
 
@@ -199,7 +197,19 @@ _loss_scales = Living(_loss_scale_made)
 
 # The traced class: one subclass for each class of optimizers.
 
+plain_classes: dict[int, type] = {}
+"""The plain classes, by the `id` of the traced class."""
 _making = threading.RLock()
+
+
+def _set_class(optimizer: object, cls: type) -> None:
+    """Assign `optimizer.__class__`, bypassing the property that hides a traced class."""
+    object.__dict__["__class__"].__set__(optimizer, cls)
+
+
+def _plain_class(cls: type) -> type:
+    """The class behind a traced class; any other class itself."""
+    return plain_classes.get(id(cls), cls)
 
 
 @cache
@@ -224,7 +234,7 @@ def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
 
 def _reduce(optimizer: object, base: type, protocol: object) -> object:
     """What `__reduce_ex__` returns without the tracer, so that pickles know no traced class."""
-    cls, plain = type(optimizer), plain_class(type(optimizer))
+    cls, plain = type(optimizer), _plain_class(type(optimizer))
     above: Any = super(traced_classes[id(base)], optimizer)
     reduced = above.__reduce_ex__(protocol)
     if not isinstance(reduced, tuple):

@@ -19,8 +19,11 @@ from typing import Any
 from tracer.core import registry
 from tracer.core.calls import Apply, Call, Step
 from tracer.core.optimizers import Binding
-from tracer.core.registry import bindings, traced_classes
+from tracer.core.registry import bindings
 from tracer.kinds import ApplyMethod
+
+traced_classes: dict[int, type] = {}
+"""The traced classes, by the `id` of the plain class: a class may define hashing as it likes."""
 
 
 def disguised(method: Callable[..., object], base: type, name: str) -> Callable[..., object]:

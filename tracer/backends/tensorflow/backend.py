@@ -6,13 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from tracer.backends.keras.backend import KerasBackend
+from tracer.backends.keras.importlib_bootstrap import traced_classes
 from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, functions, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.core.backend import Surroundings
 from tracer.core.calls import Step
-from tracer.core.registry import bindings, traced_classes
+from tracer.core.registry import bindings
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind
 

@@ -20,7 +20,6 @@ from tracer.core.calls import EAGER, Call, CallsUnderWay, Step, start_call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.optimizers import Binding
-from tracer.core.registry import plain_class
 from tracer.errors import UnsupportedOptimizer, suppress_faults
 from tracer.kinds import AUXILIARY, OptimizerKind
 from tracer.model.evidence import Evidence, Scheduled
@@ -145,8 +144,8 @@ class TorchBackend(PyTorchBackend, KerasBackend):
 
     def class_seen(self, optimizer: object) -> type:
         """The plain class, but the traced class for Dynamo, which may look up methods in it."""
-        cls = type(optimizer)
-        return plain_class(cls) if torch._guards.CompileContext.try_get() is None else cls
+        is_compiling = torch._guards.CompileContext.try_get() is not None
+        return type(optimizer) if is_compiling else super().class_seen(optimizer)
 
 
 class TorchOptimBackend(PyTorchBackend):

@@ -18,12 +18,13 @@ import threading
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+from tracer.backends.keras.backend import plain_classes
 from tracer.backends.torch import compat
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.instances import instances, report_new
 from tracer.core.optimizers import Binding
 from tracer.core.patches import Patch
-from tracer.core.registry import bindings, plain_classes
+from tracer.core.registry import bindings
 
 listeners: list[Callable[..., None]] = []
 """Called with an optimizer before its first step, and with `making=True` when it is made."""
