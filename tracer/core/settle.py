@@ -2,7 +2,7 @@
 
 - `settle` keeps the ended steps of a replica, numbered from 1 without gaps.
 - `blocks_of`, `calls_of` and `effects_of` combine sites, or observations, that differ only in the
-  variable into one record, and note what is not known.
+  variable into one record, and note what is not known; `graphs_of` adds up the tracings of a graph.
 
 A step that began and did not end may still run, may have raised, or may have lost its detail;
 `settle` alone decides which.
@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from tracer.core.calls import Site
 from tracer.core.counters import APPLYING, WITHIN, Counted, CountedBlock, Reading, Source
 from tracer.core.late_wrap import SESSION_GRAPH
-from tracer.model.records import Block, Entry, Observation
+from tracer.model.records import Block, Entry, Graph, Observation
 from tracer.model.timeline import Run, Timeline, join, union
 from tracer.words import some
 
@@ -261,6 +263,44 @@ def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
             group[1].append(site.variable)
     for key, (site, variables) in groups.items():
         yield site, tuple(sorted(variables)), *key[5:]
+
+
+MAX_SIGNATURES = 256
+"""The most signatures kept apart: a function may be traced again in each step, without end."""
+
+OTHERS = "(others)"
+"""The signature that stands for all further ones."""
+
+
+def graphs_of(
+    now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]
+) -> list[Graph]:
+    """The figures of all tracings `now`, by function, signature and replica, minus those `before`.
+
+    `past` has the steps of each replica before.
+    """
+    sums: dict[tuple[str, str, int], Graph] = {}
+    for number, graph in enumerate(now):
+        if number < len(before):
+            steps = graph.steps - before[number].steps
+            graph = replace(graph, tracings=0, idle=0, failed=0, steps=steps)
+        if graph.tracings or graph.steps:
+            key = graph.function, graph.signature, graph.replica
+            if key not in sums and len(sums) >= MAX_SIGNATURES:
+                key = graph.function, OTHERS, graph.replica
+            known, after = sums.get(key), max(0, graph.after - past.get(graph.replica, 0))
+            graph = replace(graph, signature=key[1], after=after)
+            if known is not None:
+                graph = replace(
+                    known,
+                    tracings=known.tracings + graph.tracings,
+                    idle=known.idle + graph.idle,
+                    steps=known.steps + graph.steps,
+                    after=min(known.after, graph.after),
+                    failed=known.failed + graph.failed,
+                )
+            sums[key] = graph
+    return [*sums.values()]
 
 
 def effects_of(

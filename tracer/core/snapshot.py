@@ -19,7 +19,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core import settle, tracings
+from tracer.core import settle
 from tracer.core.backend import Root, Surroundings, passed_to_any
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
@@ -180,7 +180,7 @@ class Reader:
         last = max((each.steps for each in now.counts.values()), default=0)
         where, devices = self._root.where, self._root.devices
         ended_before = {replica: counted.past for replica, counted in baseline.counts.items()}
-        graphs = tracings.since(now.graphs, baseline.graphs, ended_before)
+        graphs = settle.graphs_of(now.graphs, baseline.graphs, ended_before)
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)

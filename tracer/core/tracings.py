@@ -5,19 +5,13 @@ in it with its number of runs (`Part`). A tracing is of the outermost function.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from tracer.model.records import Graph
-
-MAX_SIGNATURES = 256
-"""The most signatures kept apart: a function may be traced again in each step, without end."""
-
-OTHERS = "(others)"
-"""The signature that stands for all further ones."""
 
 MAX_NAMES = 3
 """The most changed parts of arguments that are named."""
@@ -114,35 +108,6 @@ class Tracings:
             self.all.append(tracing)
         tracing.parts.append(part)
         tracing.failed |= failed
-
-
-def since(now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]) -> list[Graph]:
-    """The figures of all tracings `now`, by function, signature and replica, minus those `before`.
-
-    `past` has the steps of each replica before.
-    """
-    sums: dict[tuple[str, str, int], Graph] = {}
-    for number, graph in enumerate(now):
-        if number < len(before):
-            steps = graph.steps - before[number].steps
-            graph = replace(graph, tracings=0, idle=0, failed=0, steps=steps)
-        if graph.tracings or graph.steps:
-            key = graph.function, graph.signature, graph.replica
-            if key not in sums and len(sums) >= MAX_SIGNATURES:
-                key = graph.function, OTHERS, graph.replica
-            known, after = sums.get(key), max(0, graph.after - past.get(graph.replica, 0))
-            graph = replace(graph, signature=key[1], after=after)
-            if known is not None:
-                graph = replace(
-                    known,
-                    tracings=known.tracings + graph.tracings,
-                    idle=known.idle + graph.idle,
-                    steps=known.steps + graph.steps,
-                    after=min(known.after, graph.after),
-                    failed=known.failed + graph.failed,
-                )
-            sums[key] = graph
-    return [*sums.values()]
 
 
 def _changes(old: Arguments, new: Arguments) -> str:

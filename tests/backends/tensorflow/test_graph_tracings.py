@@ -8,8 +8,8 @@ from support.odometers import ODOMETERS
 from support.saved import assert_saved
 
 import tracer
-from tracer.core import tracings as of_tracings
-from tracer.core.tracings import MAX_SIGNATURES, OTHERS
+from tracer.core import settle
+from tracer.core.settle import MAX_SIGNATURES, OTHERS
 from tracer.model.records import Graph
 from tracer.model.trace import summaries_of
 from tracer.reporters.columns import table
@@ -127,7 +127,7 @@ def test_graphs_that_are_gone_are_added_up() -> None:
 def test_signatures_without_end_are_told_of_as_others(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_tracings, "MAX_SIGNATURES", most)
+    monkeypatch.setattr(settle, "MAX_SIGNATURES", most)
     weights = tf.Variable([0.0])
     optimizer = tracer.wrap(ODOMETERS["v1"]())
 
