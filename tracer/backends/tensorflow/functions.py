@@ -144,12 +144,11 @@ def graph_traced_by(frame: FrameType) -> tf.Graph | None:
 
 
 def any_is_inside(threads: Set[int]) -> bool:
-    """True if one of these threads, other than this one, is inside a call of a function."""
-    others = threads - {threading.get_ident()}
-    return bool(others) and any(
+    """True if one of these threads is inside a call of a function."""
+    return any(
         frame.f_code in (_CALL, _CALL_CONCRETE)
         for thread, stack in stacks().items()
-        if thread in others
+        if thread in threads
         for frame in stack
     )
 
