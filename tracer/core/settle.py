@@ -273,34 +273,38 @@ OTHERS = "(others)"
 
 
 def graphs_of(
-    now: Sequence[Graph], before: Sequence[Graph], past: Mapping[int, int]
-) -> list[Graph]:
-    """The figures of all tracings `now`, by function, signature and replica, minus those `before`.
+    root: int,
+    now: Sequence[Graph],
+    before: Sequence[Graph],
+    past: Mapping[int, int],
+    replicas: Mapping[int, int],
+) -> Iterator[Graph]:
+    """Yield the graphs of a trace: the figures of all tracings `now`, minus those `before`.
 
-    `past` has the steps of each replica before.
+    Tracings of one function and signature on a replica are one graph. `past` has the steps of each
+    replica before.
     """
-    sums: dict[tuple[str, str, int], Graph] = {}
-    for number, graph in enumerate(now):
-        if number < len(before):
-            steps = graph.steps - before[number].steps
-            graph = replace(graph, tracings=0, idle=0, failed=0, steps=steps)
+    known = zip(now, before, strict=False)
+    new = [replace(a, tracings=0, idle=0, failed=0, steps=a.steps - b.steps) for a, b in known]
+    alike: dict[tuple[str, str, int], list[Graph]] = {}
+    for graph in (*new, *now[len(before) :]):
         if graph.tracings or graph.steps:
             key = graph.function, graph.signature, graph.replica
-            if key not in sums and len(sums) >= MAX_SIGNATURES:
+            if key not in alike and len(alike) >= MAX_SIGNATURES:
                 key = graph.function, OTHERS, graph.replica
-            known, after = sums.get(key), max(0, graph.after - past.get(graph.replica, 0))
-            graph = replace(graph, signature=key[1], after=after)
-            if known is not None:
-                graph = replace(
-                    known,
-                    tracings=known.tracings + graph.tracings,
-                    idle=known.idle + graph.idle,
-                    steps=known.steps + graph.steps,
-                    after=min(known.after, graph.after),
-                    failed=known.failed + graph.failed,
-                )
-            sums[key] = graph
-    return [*sums.values()]
+            alike.setdefault(key, []).append(graph)
+    for (_, signature, replica), same in alike.items():
+        yield replace(
+            same[0],
+            root=root,
+            replica=replicas[replica],
+            signature=signature,
+            tracings=sum(graph.tracings for graph in same),
+            idle=sum(graph.idle for graph in same),
+            steps=sum(graph.steps for graph in same),
+            after=max(0, min(graph.after for graph in same) - past.get(replica, 0)),
+            failed=sum(graph.failed for graph in same),
+        )
 
 
 def effects_of(

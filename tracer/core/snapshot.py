@@ -180,21 +180,20 @@ class Reader:
         last = max((each.steps for each in now.counts.values()), default=0)
         where, devices = self._root.where, self._root.devices
         ended_before = {replica: counted.past for replica, counted in baseline.counts.items()}
-        graphs = settle.graphs_of(now.graphs, baseline.graphs, ended_before)
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
-        called = tuple(settle.calls_of(optimizers.root, calls, methods, replicas))
         data = TraceData(
             optimizers=records,
             variables=tuple(variables),
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in replicas),
             blocks=tuple(blocks),
-            calls=called,
+            calls=tuple(settle.calls_of(optimizers.root, calls, methods, replicas)),
             graphs=tuple(
-                replace(graph, root=optimizers.root, replica=replicas[graph.replica])
-                for graph in graphs
+                settle.graphs_of(
+                    optimizers.root, now.graphs, baseline.graphs, ended_before, replicas
+                )
             ),
             notes=notes,
             environment=self._root.backend.versions()
