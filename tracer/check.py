@@ -28,7 +28,6 @@ from tracer.model.records import Kind
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.reporters import columns
-from tracer.reporters.columns import Table
 from tracer.words import first_true, listed, shown, some, span
 
 __tracebackhide__ = True  # for wrong arguments, pytest shows the line that passes them
@@ -311,7 +310,7 @@ def _head(expected: Expectation, got: str) -> str:
     return shown(f"{expected.noun}: expected {expected.limits}, {got}")
 
 
-def _rows(summary: Summary, expected: Expectation) -> Table:
+def _rows(summary: Summary, expected: Expectation) -> columns.Table:
     """The report's rows of what is expected: of the method, or of the variables that count."""
     known = {method.name for method in summary.trace.methods}
     of_method = expected.what == "calls" or runs_for_all(summary.trace, expected.method)
@@ -334,7 +333,7 @@ def _rows(summary: Summary, expected: Expectation) -> Table:
 def _text(
     trace: Trace,
     heads: Iterable[str],
-    tables: Iterable[tuple[Summary, Table]] = (),
+    tables: Iterable[tuple[Summary, columns.Table]] = (),
     *,
     notes: bool = True,
 ) -> str:

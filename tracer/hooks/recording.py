@@ -22,7 +22,6 @@ from tracer.core.snapshot import THE_BEGINNING
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, kind_to_trace
-from tracer.hooks.wrapping import lock
 from tracer.model.evidence import Fitted
 from tracer.model.launches import of_this_process
 from tracer.model.merge import combine
@@ -138,7 +137,7 @@ class Recording(Holder):
                 except UnsupportedOptimizer as error:
                     self._refuse(optimizer, error)
         inner = {id(nested) for members in families for nested, _ in members[1:]}
-        with lock:
+        with wrapping.lock:
             for members in families:
                 if id(members[0][0]) not in inner:
                     self.attach(members[0][0], members=members)
@@ -167,7 +166,7 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(effects=effects, of_all=True)
     with _ending(recording):
-        with lock:
+        with wrapping.lock:
             if not _active:
                 forget_numbers()
             _active.append(recording)
@@ -210,7 +209,7 @@ def _close(recording: Recording) -> None:
         return
     recording.hold_unused()
     if recording.of_all:
-        with lock:
+        with wrapping.lock:
             _active[:] = [each for each in _active if each is not recording]
             _listen()
     recording.end()
@@ -252,7 +251,7 @@ def _watch_imports() -> None:
 
 def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
-    with lock:
+    with wrapping.lock:
         for backend in finders(load=True):
             backend.listen(_made if _active else None, always=_always)
 
@@ -260,7 +259,7 @@ def _listen() -> None:
 def listen_always(wanted: bool) -> None:
     """Prepare backends, or no more, for optimizers that are made outside of recordings."""
     global _always
-    with lock:
+    with wrapping.lock:
         _always = wanted
         _watch_imports()
         _listen()

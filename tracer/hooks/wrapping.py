@@ -15,13 +15,6 @@ from tracer.core import registry
 from tracer.core.backend import Backend, described
 from tracer.core.optimizers import NOT_SEEN, Binding, made_here
 from tracer.core.recorder import Recorder
-from tracer.core.registry import (
-    PROGRAM,
-    Holder,
-    bindings,
-    is_traced,
-    recorder_of,
-)
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import family, kind_to_trace, own_steps
 from tracer.kinds import AT_ONCE, OptimizerKind
@@ -41,7 +34,7 @@ lock = threading.RLock()
 
 def hold(
     optimizer: Any,
-    holder: Holder,
+    holder: registry.Holder,
     *,
     members: Members = (),
     making: bool = False,
@@ -64,7 +57,7 @@ def hold(
         _hold(own, {holder}, making=making, seen=seen or making, retrace=retrace)
         for scale in () if members or making else backend.around(optimizer):
             _hold(list(family(scale)), {holder}, retrace=retrace)
-        recorder: Recorder = bindings[id(optimizer)].recorder
+        recorder: Recorder = registry.bindings[id(optimizer)].recorder
         if effects:
             recorder.compare(retrace=retrace)
     return recorder
@@ -72,7 +65,7 @@ def hold(
 
 def _hold(
     members: Members,
-    holders: set[Holder],
+    holders: set[registry.Holder],
     *,
     making: bool = False,
     seen: bool = False,
@@ -82,24 +75,24 @@ def _hold(
     root, kind = members[0]
     backend = backend_of(kind)
     for member, _ in members:
-        if not is_traced(member):
+        if not registry.is_traced(member):
             backend.prepare(member)  # raises before anything is traced
     recorder = _recorder_for([member for member, _ in members], backend)
     begun = []
     try:
         for member, kind in members:
-            binding = bindings.get(id(member))
+            binding = registry.bindings.get(id(member))
             if binding is None or binding.recorder is not recorder:
                 binding = _bind(member, recorder, kind, root, seen)
             for holder in holders | binding.holders:
                 if recorder not in holder.since:
                     holder.since[recorder] = None if making else recorder.reader.baseline()
-            if not is_traced(member):
+            if not registry.is_traced(member):
                 begun.append(member)
             binding.holders |= holders
             backend.attach(member, binding, making=making)
         for member in begun:  # last: until then, another thread may trace a function with it
-            index = bindings[id(member)].index
+            index = registry.bindings[id(member)].index
             if making:
                 recorder.optimizers.stale.begin(index, member)
             else:
@@ -111,11 +104,11 @@ def _hold(
         raise
 
 
-def let_go(optimizers: Iterable[Any], holder: Holder) -> None:
+def let_go(optimizers: Iterable[Any], holder: registry.Holder) -> None:
     """Trace these optimizers no more for this holder; without another one, not at all."""
     with lock:
         for optimizer in optimizers:
-            binding = bindings.get(id(optimizer))
+            binding = registry.bindings.get(id(optimizer))
             if binding is None or holder not in binding.holders:
                 continue
             if binding.holders == {holder}:
@@ -136,11 +129,11 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     has not wrapped the optimizer.
     """
     binding = _binding_of(optimizer)
-    if binding is None or PROGRAM not in binding.holders:
+    if binding is None or registry.PROGRAM not in binding.holders:
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     recorder, backend = binding.recorder, binding.recorder.backend
     own = binding.optimizer()
-    let_go([*backend.around(own), *(member for member, _ in family(own))], PROGRAM)
+    let_go([*backend.around(own), *(member for member, _ in family(own))], registry.PROGRAM)
     unwrapped: T = backend.unwrapped(optimizer)
     if binding.holders and unwrapped is not optimizer:
         recorder.note(backend.unwrapped_note)
@@ -157,19 +150,19 @@ def trace_of(optimizer: object) -> Trace:
             f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"
         )
     recorder: Recorder = binding.recorder
-    return recorder.reader.trace(PROGRAM.since.get(recorder))
+    return recorder.reader.trace(registry.PROGRAM.since.get(recorder))
 
 
 def _binding_of(given: object) -> Binding | None:
     try:
-        return bindings.get(id(backend_of(kind_to_trace(given)).standing_for(given)))
+        return registry.bindings.get(id(backend_of(kind_to_trace(given)).standing_for(given)))
     except UnsupportedOptimizer:
         return None
 
 
 def _recorder_for(members: Iterable[Any], backend: Backend) -> Recorder:
     """Return the recorder of a family: a new one, unless a member was wrapped before."""
-    recorders = {id(r): r for each in members if (r := recorder_of(each)) is not None}
+    recorders = {id(r): r for each in members if (r := registry.recorder_of(each)) is not None}
     used = [recorder for recorder in recorders.values() if recorder.used]
     if len(used) > 1:
         raise UnsupportedOptimizer(
@@ -192,17 +185,17 @@ def _bind(
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     own = () if kind.name in AT_ONCE else own_steps(base, kind)
-    key, forget = id(optimizer), bindings.pop  # at exit, module globals go first
+    key, forget = id(optimizer), registry.bindings.pop  # at exit, module globals go first
     reference = ref(optimizer, lambda _: forget(key, None))
     binding = Binding(reference, recorder, name, base, class_name, kind, own)
     recorder.backend.introduce(binding)
     if optimizer is not root:
-        binding.made = bindings[id(root)].made
+        binding.made = registry.bindings[id(root)].made
     elif seen and binding.made is NOT_SEEN:
         binding.made = made_here(optimizer)
-    known = bindings.get(key)
+    known = registry.bindings.get(key)
     recorder.optimizers.add(binding)
-    bindings[key] = binding
+    registry.bindings[key] = binding
     if known is not None:
         binding.holders |= known.holders
         for holder in known.holders:  # it was nested in one that steps
@@ -230,7 +223,7 @@ def _bring_in(optimizer: object, binding: Binding) -> Binding:
         binding.recorder.note(str(error))
     except Exception as error:
         binding.recorder.fault(error)
-    return bindings.get(id(optimizer), binding)
+    return registry.bindings.get(id(optimizer), binding)
 
 
 registry.bring_in = _bring_in

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from itertools import takewhile
 
 from tracer.model import counts as measures
-from tracer.model.counts import updates
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.evidence import (
     BackwardPasses,
@@ -132,7 +131,7 @@ NO_GRADIENT = "no gradient came"
 
 def reason(summary: Summary) -> str:
     """Why steps updated nothing, if the trace shows it and it holds for all of them; else empty."""
-    in_steps = summary.spread(updates, measures.requests, measures.missing)
+    in_steps = summary.spread(measures.updates, measures.requests, measures.missing)
     idle = [(came, none) for made, came, none in in_steps if not made]
     if all(came for came, _ in idle):
         return not_applied(summary)
@@ -151,7 +150,7 @@ def not_applied(summary: Summary) -> str:
     return known or first_true(
         (summary.total(measures.zeroed), SET_TO_ZERO),
         (
-            summary.replicas and every(summary, updates, summary.replicas[0]),
+            summary.replicas and every(summary, measures.updates, summary.replicas[0]),
             "accumulating, it seems",
         ),
     )
@@ -252,7 +251,7 @@ def no_steps(summary: Summary) -> str:
 def _own_counts(summary: Summary) -> Iterator[str]:
     """The optimizer's own count of steps, and the backward passes, where they are not the steps."""
     counted = {*summary.steps_on.values(), summary.steps}
-    if not summary.step_unknown(updates):  # or of the steps that updated something
+    if not summary.step_unknown(measures.updates):  # or of the steps that updated something
         counted |= {steps - summary.idle_on[on] for on, steps in summary.steps_on.items()}
     for own in dict.fromkeys(own for _, own in summary.evidence(Iterations)):
         if summary.trace.complete and (own.begin or own.end not in counted):
@@ -360,7 +359,7 @@ def why_not(summary: Summary) -> dict[int, str]:
     for row in summary.not_updated:
         # A graph keeps its list of variables: it may have updated them since then.
         later = summary.within(range(row.since + 1, summary.steps + 1)) if row.since else None
-        made = {} if later is None else later.by(["variable"], updates)
+        made = {} if later is None else later.by(["variable"], measures.updates)
         whom = summary.optimizers[0].name
         if len(summaries_of(summary.trace)) > 1 and passed.isdisjoint(row.variables):
             whom = "any optimizer"

@@ -27,7 +27,6 @@ from tracer.core import registry
 from tracer.core.backend import Backend, own_attributes
 from tracer.core.instances import Living
 from tracer.core.optimizers import Binding
-from tracer.core.registry import bindings, is_traced
 from tracer.errors import UnsupportedOptimizer, interrupt_in, suppress_faults
 from tracer.kinds import AUXILIARY, LOSS_SCALES, MAKERS, OptimizerKind, kind_of
 
@@ -188,8 +187,8 @@ def _loss_scale_made(loss_scale: object) -> None:
     """Trace a loss scale that is made around a traced optimizer, as Keras's `compile` does."""
     with suppress_faults():
         optimizer = _scaled_by(loss_scale)
-        if is_traced(optimizer):
-            registry.bring_in(loss_scale, bindings[id(optimizer)])
+        if registry.is_traced(optimizer):
+            registry.bring_in(loss_scale, registry.bindings[id(optimizer)])
 
 
 _loss_scales = Living(_loss_scale_made)
