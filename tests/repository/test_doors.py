@@ -11,9 +11,9 @@ from pathlib import Path
 LIMITS = {
     "report": 16,
     "page": 18,
-    "check that fails": 15,
+    "check that fails": 14,
     "diff": 7,
-    "assertion that fails": 34,
+    "assertion that fails": 30,
 }
 
 CODE = """

@@ -167,12 +167,13 @@ class Reader:
         names = optimizers.names()
         variables = self._root.variables.rows
         objects = self._root.variables.objects[: len(variables)]
-        known = optimizers.records(names, baseline.iterations, self._root.blocks)
         past = max((each.past for each in baseline.counts.values()), default=0)
         call = self._root.collectors.call
         records = tuple(
             replace(record, evidence=(*record.evidence, *call("evidence_on", index, record)))
-            for index, record in enumerate(known)
+            for index, record in enumerate(
+                optimizers.records(names, baseline.iterations, self._root.blocks)
+            )
         )
         rates = call("rates")
         not_updated = self._not_updated(variables, objects, past)

@@ -9,7 +9,6 @@ from tracer.backends.jax.late_wrap import JaxStaleFunctions
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
 from tracer.core import backend, late_wrap
-from tracer.core.backend import Surroundings
 from tracer.core.collectors import Collector
 from tracer.model.records import Kind
 
@@ -41,7 +40,7 @@ class ArrayBackend(backend.Backend):
         devices = sorted(value.devices(), key=lambda device: int(device.id))
         return " ".join(f"{device.platform}:{device.id}" for device in devices)
 
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> backend.Surroundings:
         """The distribution of Keras, and the number of this process among several."""
         spread = blocks.distribution()
         strategy = ""
@@ -49,9 +48,9 @@ class ArrayBackend(backend.Backend):
             devices = spread.device_mesh.devices.size
             strategy = f"{type(spread).__name__} over {devices} device{'s' if devices > 1 else ''}"
         if jax.process_count() == 1:
-            return Surroundings(strategy, "", ())
+            return backend.Surroundings(strategy, "", ())
         processes = tuple(f"process:{number}" for number in range(jax.process_count()))
-        return Surroundings(strategy, processes[jax.process_index()], processes)
+        return backend.Surroundings(strategy, processes[jax.process_index()], processes)
 
 
 class JaxBackend(ArrayBackend, KerasBackend):

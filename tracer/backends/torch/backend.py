@@ -15,7 +15,6 @@ from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.steps import StepCounter
 from tracer.core import backend
-from tracer.core.backend import Stepped, Surroundings, described
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Step, start_call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
@@ -42,7 +41,7 @@ class Blocks(backend.Blocks):
         for call in self._root.calls_under_way.abandoned_steps():
             call.recorder.abandon(call)
 
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+    def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
         """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""
         for each in optimizers:
             own = vars(each.optimizer).get("step")
@@ -103,11 +102,11 @@ class PyTorchBackend(backend.Backend):
         """Where a variable is: `cpu`, `cuda:0`."""
         return str(getattr(tensor_of(variable), "device", ""))
 
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> backend.Surroundings:
         """The rank of this process, and all ranks, as workers of `tracer.merge`."""
         names = [f"rank:{rank}" for rank in range(ranks.get_world_size())]
         strategy = f"torch.distributed ({ranks.get_backend()})"
-        return Surroundings(strategy, names[ranks.get_rank()], tuple(names))
+        return backend.Surroundings(strategy, names[ranks.get_rank()], tuple(names))
 
     def canonical(self, variable: object) -> object:
         """The parameter, even of a Keras variable: PyTorch's optimizers train the parameter."""
@@ -160,7 +159,7 @@ class TorchOptimBackend(PyTorchBackend):
         optimizer = compat.behind_proxies(given)
         if optimizer is None:
             raise UnsupportedOptimizer(
-                f"cannot trace {described(given)}: PyTorch calls no hooks around its step, "
+                f"cannot trace {backend.described(given)}: PyTorch calls no hooks around its step, "
                 "because its class does not call the __init__ of torch.optim.Optimizer"
             )
         return optimizer
