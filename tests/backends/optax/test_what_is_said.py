@@ -147,20 +147,6 @@ def test_nan_in_a_step_that_accumulates(tx: Any, around: Any) -> None:
     assert moved >= 2
 
 
-@pytest.mark.parametrize("around", [lambda update: update, jax.jit])
-def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
-    """Zeros are what it returns, too, where it leaves out a step: how often it does shows both."""
-    alone = optax.chain(optax.zero_nans(), optax.sgd(1.0))
-    tx = tracer.wrap(optax.apply_if_finite(alone, 1))
-    update, state = around(tx.update), tx.init(params())
-    for number in (1.0, np.nan, np.nan, 1.0):
-        gradients = jax.tree.map(lambda each: each + number, params())  # noqa: B023
-        _, state = update(gradients, state, params())
-    trace = tracer.trace_of(tx)
-    assert trace.complete
-    assert [trace.updates(step=step) for step in range(1, 5)] == [2, 0, 2, 2]
-
-
 def test_what_is_no_pair_is_passed_on() -> None:
     tx = tracer.wrap(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s, 1)))
     assert len(tx.update(params(), (), params())) == 3

@@ -32,31 +32,29 @@ under_way = _CallsUnderWay()
 """The calls of `update` under way on this thread."""
 
 
-def settings_in(transformation: object) -> tuple[dict[str, Any], int | None]:
+def settings_in(transformation: object) -> dict[str, Any]:
     """The settings inside a transformation that change the counts, for the trace.
 
-    Also returns after how many skipped steps in a row an `apply_if_finite` gives up, if known. The
-    number of steps of a `MultiSteps` or an `apply_every` is known if it is constant.
+    The number of steps of a `MultiSteps` or an `apply_every` is known if it is constant.
     """
     numbers: set[object] = set()
     skips: set[str] = set()
-    limits: set[object] = set()
     for held in held_in(transformation):
         maker = _maker(held)
         if maker == "apply_if_finite":
             skips.add(maker)
-            limits.add(closure_of(held).get("max_consecutive_errors"))
         elif maker == "apply_every":
             numbers.add(closure_of(held).get("k"))
         elif type(held).__name__ == "MultiSteps":
             numbers.add(closure_of(held._every_k_schedule).get("every_k_schedule"))
             if not getattr(held._should_skip_update_fn, "__qualname__", "").startswith("MultiSt"):
                 skips.add("MultiSteps")
+    constants = [each for each in numbers if isinstance(each, int)]
     settings = {
-        "gradient_accumulation_steps": _only_number(numbers),
+        "gradient_accumulation_steps": constants[0] if len(constants) == 1 else None,
         "skipped_by": " or ".join(sorted(skips)) or None,
     }
-    return {name: each for name, each in settings.items() if each}, _only_number(limits)
+    return {name: each for name, each in settings.items() if each}
 
 
 def _maker(held: object) -> str:
@@ -72,11 +70,6 @@ def held_in(update: object) -> list[Any]:
 def holds(update: object, wanted: Callable[[object], bool]) -> bool:
     """True if the `update` of a transformation references a `wanted` object."""
     return any(map(wanted, held_in(update)))
-
-
-def _only_number(found: set[object]) -> int | None:
-    numbers = [each for each in found if isinstance(each, int)]
-    return numbers[0] if len(numbers) == 1 else None
 
 
 def _held_by(held: object) -> Iterable[object]:

@@ -7,7 +7,8 @@ in each k-th step (`_src/transform.py`). Their states show what they did, so the
 an outcome computed from the states.
 
 States are not enough: another transformation may add to the updates, `apply_if_finite` gives up
-after some steps, and 0 times NaN is NaN. So discarded updates are also compared with 0.
+after some steps, and 0 times NaN is NaN. So discarded updates are also compared with 0: those that
+are not 0 were kept.
 
 `chain`, `partition` and `masked` (so also `freeze` and `selective_transform`) return a leaf that a
 part does not change as the same object. So a leaf was set to zero if it is an object that
@@ -47,28 +48,21 @@ _INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_sta
 
 
 def of_step(
-    before: "OptState",
-    after: "OptState",
-    updates: "Updates",
-    limit: int | None,
-    unknown: list[str],
+    before: "OptState", after: "OptState", updates: "Updates", unknown: list[str]
 ) -> jax.Array | None:
     """The outcome of a step's `updates`, from the states before and after it.
 
     It is a scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if updates are always kept.
-    `limit` is how many steps in a row `apply_if_finite` skips; None if unknown. The
-    names of transformations that may discard updates without showing it are added to `unknown`.
+    The names of transformations that may discard updates without showing it are added to `unknown`.
     """
-    came = _came(before, after, limit, unknown)
+    came = _came(before, after, unknown)
     if came is None:
         return None
     moves, all_move = _any_and_all_nonzero(updates)
     return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
 
 
-def _came(
-    before: "OptState", after: "OptState", limit: int | None, unknown: list[str]
-) -> jax.Array | int | None:
+def _came(before: "OptState", after: "OptState", unknown: list[str]) -> jax.Array | int | None:
     """The outcome by the only state that decides, and its inner states.
 
     None if no state decides, or if the outcome is unknown.
@@ -83,8 +77,8 @@ def _came(
     if len(states) == len(old_states) == 1 and of_all_leaves:
         (state,), (old,) = states, old_states
         inner = _INNER.get(_name(state), "")
-        kept = _came(getattr(old, inner, ()), getattr(state, inner, ()), limit, unknown)
-        came = _of_state(old, state, KEPT if kept is None else kept, limit)
+        kept = _came(getattr(old, inner, ()), getattr(state, inner, ()), unknown)
+        came = _of_state(old, state, KEPT if kept is None else kept)
         if came is not None:
             return came
     unknown += [_MAKERS.get(_name(each), _name(each)) for each in states]
@@ -92,14 +86,13 @@ def _came(
 
 
 def _of_state(
-    old: "OptState", state: "OptState", kept: jax.Array | int, limit: int | None
+    old: "OptState", state: "OptState", kept: jax.Array | int
 ) -> jax.Array | int | None:
     """The outcome by one state; `kept` is the outcome of its inner states if it keeps updates."""
     if _name(state) == "ApplyEvery":
         return jnp.where(state.count == 0, KEPT, SKIPPED)
     if _name(state) == "ApplyIfFiniteState":
-        gave_up = False if limit is None else state.notfinite_count > limit
-        return jnp.where(state.last_finite | gave_up, kept, SKIPPED)
+        return jnp.where(state.last_finite, kept, SKIPPED)
     if _name(state) != "MultiStepsState" or any(map(values.is_gone, jax.tree.leaves(old))):
         return None  # the step donated the old state
     stepped = state.gradient_step != old.gradient_step

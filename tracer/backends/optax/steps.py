@@ -98,7 +98,7 @@ class Step(calls.Step):
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []
-        came = outcome.of_step(self.given.get("state"), state, updates, self.update.limit, unknown)
+        came = outcome.of_step(self.given.get("state"), state, updates, unknown)
         if outcome.is_in_multi_steps():
             unknown.append("MultiSteps around it")
         for each in unknown:

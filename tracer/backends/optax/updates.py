@@ -53,8 +53,6 @@ class TracedUpdate:
         self.maker, self.made = maker, made
         self.sought: object = given if _is_multi_steps(given) else given.update
         """The object by which functions that use it are found."""
-        self.limit: int | None = None
-        """After how many skipped steps in a row an `apply_if_finite` inside it stops skipping."""
         self.was_called = False
         """Whether it was called while nothing counted it."""
         _all.add(self)
@@ -142,8 +140,7 @@ def introduce(traced: Binding) -> None:
     update: Any = traced.optimizer()
     name = update.maker or label(update.given)
     traced.name, traced.class_name, traced.made = lambda: name, f"optax.{name}", update.made
-    settings, update.limit = settings_in(update.given)
-    traced.settings.update(settings)
+    traced.settings.update(settings_in(update.given))
 
 
 def living() -> list[TracedUpdate]:
