@@ -325,12 +325,11 @@ def raised(
     error: str,
     variable: str = "",
     after: int = 10,
-    function: str = "",
     last: bool = True,
     seen: Evidence | None = None,
 ) -> Trace:
     """A step that raised, after others of two variables."""
-    failure = Failure("apply_gradients", error, variable, after, function, last)
+    failure = Failure("apply_gradients", error, variable, after, last)
     failed = optimizer(*([] if seen is None else [seen]), failure, iterations=after)
     return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
 
@@ -383,9 +382,7 @@ def accumulated(steps: int, *, ended: bool = True) -> Trace:
 NOT_SCALED = LossNotScaled("scale_loss", "apply")
 
 CASES |= {
-    "an unknown variable": lambda: raised(
-        "ValueError: Unknown variable: <b/kernel>. Call build.", function="train_function"
-    ),
+    "an unknown variable": lambda: raised("ValueError: Unknown variable: <b/kernel>. Call build."),
     "an error in the first step": lambda: raised("ValueError: No gradients provided", after=0),
     "an error after which training went on": lambda: raised(
         "InvalidArgumentError: bad", last=False

@@ -57,7 +57,7 @@ def in_turn(parts: Any, optimizers: Any) -> bool:
 
 @twin(
     "apply-raised",
-    "while step was traced, in the first step",
+    "in the first step",
     kinds=("keras3", "keras2", "legacy", "v1"),
     fix=ERROR,
     raises="singleton tf.Variables",

@@ -395,10 +395,6 @@ class Backend:
         """The surroundings of the current call."""
         return NO_STRATEGY
 
-    def function_around(self, graph: object) -> str:
-        """The name of the outermost function whose program contains `graph`."""
-        return ""
-
     # About variables and optimizers.
 
     def canonical(self, variable: object) -> Any:

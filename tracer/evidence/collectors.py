@@ -139,14 +139,13 @@ class Failures(Collector):
     def step_raised(self, call: Step, error: BaseException) -> None:
         """Record the exception that ended a step."""
         if isinstance(error, Exception) and len(self._begun) < _MAX_FAILURES:
-            root, graph = self.root, call.place.graph
+            root = self.root
             method = root.sites.sites[call.own[0]].method
             rows = root.variables.rows
             variable = "" if call.failing is None else rows[call.failing].name
-            function = "" if graph is None else root.backend.function_around(graph)
             begun = root.blocks.counters.steps()
             own = min(call.numbers.values(), default=begun + 1)
-            kind = Failure(method, in_one_line(error), variable, 0, function)
+            kind = Failure(method, in_one_line(error), variable, 0)
             self._begun.setdefault(kind, (own - 1, begun))
 
     def evidence(self) -> Iterator[Failure]:

@@ -53,8 +53,6 @@ class Failure(Observed, frozen=True):
     """The variable whose apply method raised it; empty if it was raised elsewhere."""
     after: int
     """The number of steps that had run before."""
-    function: str = ""
-    """The function that was being traced; empty in eager mode."""
     last: bool = True
     """Whether no step of the optimizer began afterwards."""
 

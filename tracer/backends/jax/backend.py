@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from tracer.backends.jax import blocks, compat, values
+from tracer.backends.jax import blocks, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
@@ -24,21 +24,12 @@ class ArrayBackend(backend.Backend):
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(values.value_of)
-    function_around = staticmethod(compat.function_name)
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, or `dense`."""
         if gradient is None:
             return "none"
         return "sparse" if hasattr(gradient, "todense") else "dense"
-
-    def device_of(self, variable: Any) -> str:
-        """The device of a variable: `cpu:0`, or `cpu:0 cpu:1` if it is sharded or replicated."""
-        value = values.array_of(variable)
-        if value is None:
-            return ""
-        devices = sorted(value.devices(), key=lambda device: int(device.id))
-        return " ".join(f"{device.platform}:{device.id}" for device in devices)
 
     def surroundings(self) -> backend.Surroundings:
         """The distribution of Keras, and the number of this process among several."""

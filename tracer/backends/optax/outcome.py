@@ -85,9 +85,7 @@ def _came(before: "OptState", after: "OptState", unknown: list[str]) -> jax.Arra
     return None
 
 
-def _of_state(
-    old: "OptState", state: "OptState", kept: jax.Array | int
-) -> jax.Array | int | None:
+def _of_state(old: "OptState", state: "OptState", kept: jax.Array | int) -> jax.Array | int | None:
     """The outcome by one state; `kept` is the outcome of its inner states if it keeps updates."""
     if _name(state) == "ApplyEvery":
         return jnp.where(state.count == 0, KEPT, SKIPPED)

@@ -114,7 +114,3 @@ class TensorFlowBackend(KerasBackend):
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         return "sparse" if is_sparse else super().kind_of_gradient(gradient)
-
-    def function_around(self, graph: tf.Graph) -> str:
-        """The name of the outermost function that contains `graph`."""
-        return compat.function_name(compat.graphs_around(graph)[-1])
