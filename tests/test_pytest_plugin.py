@@ -173,7 +173,7 @@ def test_marked(marked):
 @pytest.fixture
 def optimizer(optimizer_tracer):
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    return optimizer_tracer.wrap(optimizer, dense=2, per_step=True)
+    return optimizer_tracer.wrap(optimizer)
 
 
 def test_fixture(optimizer, optimizer_tracer):
@@ -183,7 +183,9 @@ def test_fixture(optimizer, optimizer_tracer):
 
 
 def test_fixture_fails(optimizer):
-    train(optimizer=optimizer, variables=3)
+    train(optimizer=optimizer)
+    called_on_the_class = tf.compat.v1.train.GradientDescentOptimizer.apply_gradients
+    called_on_the_class(optimizer, [(tf.ones(1), tf.Variable([1.0]))])
 
 
 def still():
@@ -196,7 +198,7 @@ def test_marker_with_effects():
 
 
 def test_fixture_with_effects(optimizer_tracer):
-    train(optimizer=optimizer_tracer.wrap(still(), total=6, effects=True))
+    train(optimizer=optimizer_tracer.wrap(still(), effects=True))
     assert optimizer_tracer.trace.count("unchanged", by="variable") == {("w0",): 3, ("w1",): 3}
 
 
@@ -205,7 +207,7 @@ class TestFixtureUnittest(unittest.TestCase):
     def take(self, optimizer):
         self.optimizer = optimizer
 
-    def test_fails(self):
+    def test_passes(self):
         train(optimizer=self.optimizer, variables=1)
 """
 
@@ -220,12 +222,9 @@ FAILED = {
     "test_own_error_in_a_block": "E           ZeroDivisionError: mine",
     "test_block": "E       AssertionError: dense updates: expected 7, got 6",
     "test_marked[7]": "dense updates: expected 7, got 6",
-    "test_fixture_fails": "dense updates: expected 2 in each step, got 3 in each of 3 steps",
-    "TestFixtureUnittest.test_fails": (
-        "dense updates: expected 2 in each step, got 1 in each of 3 steps"
-    ),
+    "test_fixture_fails": "what was not seen cannot be asserted",
 }
-OUTCOMES = {"failed": len(FAILED), "passed": 11, "skipped": 1, "xfailed": 1}
+OUTCOMES = {"failed": len(FAILED), "passed": 12, "skipped": 1, "xfailed": 1}
 
 
 @pytest.fixture
@@ -304,7 +303,7 @@ def test_each_test_over_one_function_is_saved(pytester: pytest.Pytester) -> None
 
             @pytest.mark.parametrize("number", [1, 2])
             def test_fixture(number, optimizer_tracer):
-                optimizer_tracer.wrap(optimizer, total=1)
+                optimizer_tracer.wrap(optimizer)
                 step()
         """
     )
@@ -472,7 +471,7 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
                 pass
 
         def test_of_the_fixture(optimizer_tracer):
-            optimizer_tracer.wrap(Model(), total=1)
+            optimizer_tracer.wrap(Model())
 
         def test_of_wrap():
             tracer.wrap(Model())

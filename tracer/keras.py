@@ -28,17 +28,11 @@ class TraceCallback:
     writes the trace to `save`, a file or an existing folder. With `every=None` it prints nothing.
     `trace` is the trace so far.
 
-    With `logs` it adds the counts of an epoch to the epoch's logs, so later callbacks record them
-    like any metric: `tracer/steps`, `tracer/updates` of all replicas together,
-    `tracer/steps_without_updates` (NaN if the trace lost the step of some updates) and
-    `tracer/graph_tracings`. Put it first in the list: earlier callbacks do not get the counts.
-
-    It reads the counters only for a line and, with `logs`, at the end of an epoch. It does not use
-    the logs of batches, so Keras need not wait for the device on its account.
+    It reads the counters only for a line. It does not use the logs of batches, so Keras need not
+    wait for the device on its account.
 
     Once training has begun, it raises nothing: after an error, such as an optimizer that cannot be
-    traced or a file that cannot be written, it prints one line to standard error, and then no lines
-    and no logs.
+    traced or a file that cannot be written, it prints one line to standard error, and then no more.
 
     Raises `ValueError` for an `every` below 1, and `RuntimeError` if no Keras was imported.
 
@@ -63,17 +57,11 @@ class TraceCallback:
         described = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         return object.__new__(type(cls.__name__, (cls, *bases), described))
 
-    def __init__(
-        self,
-        every: int | None = 100,
-        save: str | Path | None = None,
-        logs: bool = False,
-    ) -> None:
+    def __init__(self, every: int | None = 100, save: str | Path | None = None) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.every = every
         self.save = save
-        self.logs = logs
         self.validation_data = self._chief_worker_only = None  # as in the Keras classes
         self._supports_tf_logs = True  # tf_keras need not copy logs from the device
         self._model: Any = None
@@ -100,9 +88,7 @@ class TraceCallback:
         self._faults = _Faults()
         with self._faults:
             wrap(self._model.optimizer)
-            trace = self.trace
-            self._last = trace.steps  # the last step of the last line
-            self._logged = counts(trace)  # at the end of the last epoch
+            self._last = self.trace.steps  # the last step of the last line
             self._calls = 0
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
@@ -111,13 +97,6 @@ class TraceCallback:
             self._calls += 1
             if self.every is not None and self._calls % self.every == 0:
                 self._print(self.trace)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Add to the logs what was counted in this epoch."""
-        if self.logs and logs is not None and not self._faults.seen:
-            with self._faults:
-                before, self._logged = self._logged, counts(self.trace)
-                logs.update({name: self._logged[name] - before[name] for name in before})
 
     def on_train_end(self, logs: object = None) -> None:
         """Print the line of the last steps, and write the trace."""
@@ -162,7 +141,7 @@ class _Faults(suppress_faults):
 def line(trace: Trace, first: int, last: int) -> str:
     """The updates in the steps from `first` to `last`, on one line."""
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
-    if trace.counts.step_unknown(_executed):
+    if trace.counts.step_unknown(counting(EXECUTIONS, None)):
         return f"{steps}: updates are unknown, because the trace lost details of some steps"
     within = range(first, last + 1)
     runs = [run for run in trace.per_step("updates") if run[0] <= last and first <= run[1]]
@@ -173,18 +152,3 @@ def line(trace: Trace, first: int, last: int) -> str:
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
-
-
-_executed = counting(EXECUTIONS, None)
-
-
-def counts(trace: Trace) -> dict[str, float]:
-    """The values for the logs of an epoch, counted from the start of the trace."""
-    empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
-    is_known = not trace.counts.step_unknown(_executed)
-    return {
-        "tracer/steps": trace.steps,
-        "tracer/updates": trace.updates(),
-        "tracer/steps_without_updates": empty if is_known else float("nan"),
-        "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
-    }

@@ -9,10 +9,10 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -21,7 +21,6 @@ import tracer
 if TYPE_CHECKING:
     from tracer.api import Recording
     from tracer.model.trace import Trace
-    from tracer.testing import Check
 
 T = TypeVar("T")
 
@@ -59,8 +58,8 @@ def optimizer_tracer(request: pytest.FixtureRequest) -> "Iterator[OptimizerTrace
     """Trace the optimizers that `optimizer_tracer.wrap` is given, until the test ends."""
     from tracer.api import recording_of
 
-    with recording_of() as recording, ExitStack() as stack:
-        traced = OptimizerTracer(recording, stack)
+    with recording_of() as recording:
+        traced = OptimizerTracer(recording)
         request.node.stash[_fixture] = traced
         yield traced
 
@@ -68,40 +67,23 @@ def optimizer_tracer(request: pytest.FixtureRequest) -> "Iterator[OptimizerTrace
 class OptimizerTracer:
     """What the fixture `optimizer_tracer` gives: `wrap` and `trace`."""
 
-    def __init__(self, recording: "Recording", stack: ExitStack) -> None:
+    def __init__(self, recording: "Recording") -> None:
         self.recording = recording
-        self._stack = stack
-        self._checks: list[tuple[Check, Recording]] = []
 
-    def wrap(self, optimizer: T, *, effects: bool = False, **expected: Any) -> T:
+    def wrap(self, optimizer: T, *, effects: bool = False) -> T:
         """Trace `optimizer` until the test ends; returns the same object.
 
-        Arguments of `tracer.assert_updates` are checked when the body of the test has ended. With
-        `effects=True`, the trace also says which weights each step changed.
+        With `effects=True`, the trace also says which weights each step changed. If the trace is
+        incomplete when the body of the test has ended, the test fails.
         """
         __tracebackhide__ = True
         self.recording.take(optimizer, effects=effects)
-        if expected:
-            from tracer.api import recording_of
-            from tracer.testing import expect_updates
-
-            check = expect_updates(**expected)
-            self._checks.append((check, self._stack.enter_context(recording_of(optimizer))))
         return optimizer
 
     @property
     def trace(self) -> "Trace":
         """The trace of the wrapped optimizers so far, each since it was wrapped."""
         return self.recording.trace()
-
-    def failures(self) -> list[str]:
-        """Why the trace is not as expected, once the test has ended."""
-        from tracer.check import incomplete
-
-        messages = [check(recording.trace()) for check, recording in self._checks]
-        if not any(messages) and self.trace.optimizers:
-            messages = [incomplete(self.trace, [])]
-        return messages
 
 
 _fixture = pytest.StashKey[OptimizerTracer]()
@@ -137,8 +119,11 @@ def _body(
     finally:
         unsaved = _save(item, recording or (traced.recording if traced else None))
     found = [check(recording.trace()) for check in checks if recording]
-    found += [*([] if traced is None else traced.failures()), unsaved]
-    failures += filter(None, found)
+    if traced is not None and traced.trace.optimizers:
+        from tracer.check import incomplete
+
+        found.append(incomplete(traced.trace, []))
+    failures += filter(None, [*found, unsaved])
 
 
 def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
