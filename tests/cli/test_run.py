@@ -134,6 +134,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
     ("source", "status", "error", "said"),
     [
         ("pass", 0, "", ""),
+        ("raise SystemExit(3)", 3, "", "ended with status 3, before the first step."),
         ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
         (
             "raise ValueError('\\033[1mExpected\\033[0m a layer')",

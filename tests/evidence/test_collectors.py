@@ -13,6 +13,7 @@ from tracer.backends.tensorflow.variables import row_of
 from tracer.core import collectors
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.registry import recorder_of
+from tracer.model.evidence import Failure
 from tracer.model.records import NotUpdated
 
 
@@ -94,3 +95,19 @@ def test_variables_of_models_have_rows_unless_the_optimizer_got_them(
     frozen = {(each.root, *each.variables) for each in whole.not_updated if each.why == "frozen"}
     names = [each.name for each in whole.variables]
     assert {(root, names[index]) for root, index in frozen} == {(0, "w#2"), (1, "w"), (1, "w#2")}
+
+
+def test_failures_that_are_kept() -> None:
+    """The first eight kinds, each once; Ctrl-C is none of the step."""
+    optimizer = tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.5))
+
+    def gradients(error: BaseException) -> Iterator[Any]:
+        raise error
+        yield
+
+    for error in (KeyboardInterrupt(), *(ValueError(n // 2) for n in range(20))):
+        with pytest.raises(type(error)):
+            optimizer.apply_gradients(gradients(error))
+    said = tracer.trace_of(optimizer).optimizers[0].evidence
+    failures = [each.error for each in said if isinstance(each, Failure)]
+    assert failures == [f"ValueError: {n}" for n in range(8)]

@@ -586,6 +586,22 @@ def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
     assert bad(silent(3 * every + 1), "updates-stopped")
 
 
+@pytest.mark.parametrize(
+    ("asked", "others", "said"),
+    [(11, 20, "but not applied"), (10, 12, "no longer passed"), (10, 11, "")],
+)
+def test_why_updates_stopped_after_step_10(asked: int, others: int, said: str) -> None:
+    """The last gradient was passed in one step, and other variables were updated until another."""
+    made = trace(
+        block([step(), request(0)], Run(1, 1, 20), graph=True),
+        block([update(0)], Run(1, 1, others), is_step=False, graph=True),
+        block([request(1)], Run(1, 1, asked), is_step=False, graph=True),
+        block([update(1)], Run(1, 1, 10), is_step=False, graph=True),
+    )
+    texts = [each.text for each in made.findings() if each.code == "updates-stopped"]
+    assert [said in text for text in texts] == [True] * bool(said)
+
+
 def test_weights_that_stay_as_they_are() -> None:
     """Three updates, none of which changed them; a split variable changes if one shard does."""
 

@@ -91,6 +91,10 @@ def by_own_methods(*kinds: Kind) -> Trace:
             "update_step: 0 executions in 5 steps and 3 outside any step",
         ),
         (
+            run(block([step(), update(0)], Run(1, 1, 3)), DIRECT),
+            "update_step ran once a step: 3 executions in 3 steps and 3 outside any step",
+        ),
+        (
             run(tracing=1),
             "update_step never ran: 0 executions in 0 steps. "
             "Its Python body was called once, while tracing.",
