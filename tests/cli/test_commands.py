@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +18,9 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.cli.commands import PARSERS, main
+from tracer.findings.rule import rule_of
 from tracer.model import tracefile
+from tracer.model.records import WhyNot
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters import formats
@@ -128,6 +130,8 @@ OUTPUTS = {
     "check_ignored": "check no_gradients.json --findings warning --ignore no-gradient",
     "explain": "explain",
     "explain_one": "explain densified",
+    "explain_frozen": "explain frozen",
+    "explain_not_passed": "explain not-passed",
 }
 HOLD = {"check_ignored", "diff_none", "diff_renamed"}
 """The checks and comparisons that exit with 0."""
@@ -143,6 +147,13 @@ def test_output(files: Path, name: str) -> None:
     assert (done.returncode, done.stderr) == (status_of(name), "")
     assert_golden(f"cli/{name}.txt", done.stdout)
     assert all(char.isprintable() or char == "\n" for char in done.stdout)
+
+
+@pytest.mark.parametrize("word", get_args(WhyNot))
+def test_a_reason_in_the_table_of_variables_is_explained_as_a_finding_is(word: str) -> None:
+    done = tracer("explain", word.replace(" ", "-"))
+    named = re.search(r"finding\s+((?:\w+-)+\w+)", done.stdout)
+    assert named and rule_of(named[1]), "a finding that there is says when it is wrong"
 
 
 @pytest.mark.parametrize("name", ["report", "check"])

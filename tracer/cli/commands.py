@@ -317,15 +317,13 @@ def check(
 def explain(code: str | None) -> None:
     """Explain what a finding means, why it matters, and what to do.
 
-    Without CODE, all findings are listed.
+    Without CODE, all findings are listed. CODE may also be frozen or not-passed:
+    words of the table of variables.
     """
-    from tracer.findings.rule import RULES, rule_of
     from tracer.layout import print_text
     from tracer.reporters import text
 
-    print_text(
-        partial(text.listing, RULES) if code is None else partial(text.explanation, rule_of(code))
-    )
+    print_text(text.listing if code is None else partial(text.explanation, code))
 
 
 @_command("", examples="  tracer demo")

@@ -284,8 +284,10 @@ def graphs_of(
     Tracings of one function and signature on a replica are one graph. `past` has the steps of each
     replica before.
     """
-    known = zip(now, before, strict=False)
-    new = [replace(a, tracings=0, idle=0, failed=0, steps=a.steps - b.steps) for a, b in known]
+    new = [
+        replace(graph, tracings=0, idle=0, failed=0, steps=graph.steps - old.steps)
+        for graph, old in zip(now, before, strict=False)
+    ]
     alike: dict[tuple[str, str, int], list[Graph]] = {}
     for graph in (*new, *now[len(before) :]):
         if graph.tracings or graph.steps:

@@ -22,7 +22,6 @@ from tracer.model.phrases import endings, rates_of, sentences_on
 from tracer.model.trace import Trace
 from tracer.reporters import columns, text
 from tracer.reporters.columns import WHOLE, By, Part
-from tracer.reporters.text import answer, question
 from tracer.words import shown
 
 
@@ -100,8 +99,8 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "question": question(trace),
-        "answer": answer(trace),
+        "question": text.question(trace),
+        "answer": text.answer(trace),
         "rows": part.text,
         "complete": trace.complete,
         "finished": trace.finished,

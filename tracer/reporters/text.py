@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
-from tracer.findings.rule import Rule, at_least, findings
+from tracer.findings.rule import RULES, at_least, findings, rule_of
 from tracer.layout import paragraph, printed
 from tracer.model import counts as measures
 from tracer.model.dialects import DIALECTS, KIND_WORDS
@@ -280,20 +280,44 @@ def _calls(summary: Summary) -> str:
     return f"{subject} called {'' if summary.trace.complete else 'at least '}{number}{how}."
 
 
-# The texts of `tracer explain`.
+# The texts of `tracer explain`, those of words that are no findings first.
 
 
-def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
+_WORDS = {
+    "frozen": (
+        "No finding, but a word of the table of variables: the trainable of the variable or its "
+        "layer (PyTorch: its requires_grad) is False, in all steps or since the step named, so "
+        "the optimizer does not update it. Nothing to do if that is meant. Otherwise set it to "
+        "True, and then compile the model or make the optimizer. Variables that are frozen and "
+        "updated all the same are the finding frozen-but-updated."
+    ),
+    "not-passed": (
+        "No finding, but words of the table of variables: the variable is trainable and in a model "
+        "that the optimizer trains, and the program never passed it to the optimizer, which "
+        "therefore cannot update it. Nothing to do if it is not meant to learn, or if other code "
+        "updates it. Otherwise make the optimizer for all variables of the model. Where a trace "
+        "shows that the variable should learn, there is the finding never-passed."
+    ),
+}
+
+
+def listing(width: int | None, color: bool) -> str:
     """A line for each rule; titles wrap in a narrow terminal."""
-    width, longest = max(40, width or 80), max(len(rule.code) for rule in rules)
-    texts = [(rule.title, f"{rule.code:{longest}}  {rule.severity:7}  ") for rule in rules]
-    lines = (line for title, name in texts for line in paragraph(title, width, name))
-    return printed([*lines], width, color)
+    width, longest = max(40, width or 80), max(len(rule.code) for rule in RULES)
+    lines = [
+        line
+        for rule in RULES
+        for line in paragraph(rule.title, width, f"{rule.code:{longest}}  {rule.severity:7}  ")
+    ]
+    return printed(lines, width, color)
 
 
-def explanation(rule: Rule, width: int | None, color: bool) -> str:
-    """The full explanation of one rule."""
+def explanation(code: str, width: int | None, color: bool) -> str:
+    """The full explanation of a rule, or of a word of the table of variables."""
     width = max(40, width or 80)
+    if code in _WORDS:
+        return printed(paragraph(_WORDS[code], width), width, color)
+    rule = rule_of(code)
     lines = paragraph(f"{rule.code} ({rule.severity}): {rule.title}", width, style="bold")
     texts = {"Why it matters": rule.why, **rule.advices, "When it is reported": rule.explanation}
     for name, text in texts.items():
