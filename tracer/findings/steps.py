@@ -407,8 +407,9 @@ _OTHERS = {
         "keeps the rest for the next epoch, and nothing applies it at the end."
     ),
     explanation=(
-        "Keras 3 and optax: the last group was incomplete. `torch.optim`: gradients were "
-        "cleared before a step used them, or left at the end. Info if few are left."
+        "Keras 3 and optax: the last group was incomplete; info for less than a tenth of the "
+        "steps, or if the program may train on. `torch.optim`: gradients were cleared before a "
+        "step used them, or left at the end; info for less than a twentieth of the passes."
     ),
     needs=("steps", "complete", "steps known"),
 )
