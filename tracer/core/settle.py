@@ -265,13 +265,6 @@ def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield site, tuple(sorted(variables)), *key[5:]
 
 
-MAX_SIGNATURES = 256
-"""The most signatures kept apart: a function may be traced again in each step, without end."""
-
-OTHERS = "(others)"
-"""The signature that stands for all further ones."""
-
-
 def graphs_of(
     root: int,
     now: Sequence[Graph],
@@ -292,15 +285,12 @@ def graphs_of(
     for graph in (*new, *now[len(before) :]):
         if graph.tracings or graph.steps:
             key = graph.function, graph.signature, graph.replica
-            if key not in alike and len(alike) >= MAX_SIGNATURES:
-                key = graph.function, OTHERS, graph.replica
             alike.setdefault(key, []).append(graph)
-    for (_, signature, replica), same in alike.items():
+    for (*_, replica), same in alike.items():
         yield replace(
             same[0],
             root=root,
             replica=replicas[replica],
-            signature=signature,
             tracings=sum(graph.tracings for graph in same),
             idle=sum(graph.idle for graph in same),
             steps=sum(graph.steps for graph in same),

@@ -4,6 +4,7 @@ A framework reports why a program is traced and for which arguments (`Definition
 in it with its number of runs (`Part`). A tracing is of the outermost function.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from tracer.model.records import Graph
 
 MAX_NAMES = 3
 """The most changed parts of arguments that are named."""
+
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 TotalOf = Callable[[int, int], int]
 """From a replica and the number of a counter to the counter's total."""
@@ -28,8 +31,9 @@ class Definition(NamedTuple):
     """A framework's data about a tracing that begins."""
 
     function: str
-    signature: str
     arguments: Arguments
+    path: int | None
+    """The path of the call that caused it."""
 
 
 class Part(NamedTuple):
@@ -89,21 +93,23 @@ class Tracings:
         self,
         program: object,
         part: Part,
-        define: Callable[[], tuple[Definition, int | None]],
+        define: Callable[[], Definition],
         after: Callable[[], int],
         failed: bool,
     ) -> None:
         """Record that a `part` was traced into the outermost `program`, perhaps until it `failed`.
 
-        For a new tracing, `define` returns its definition and the path of the call that caused it,
-        and `after` the number of steps run before.
+        For a new tracing, `define` returns its definition, and `after` the number of steps run
+        before.
         """
         tracing = self._of.get(program)
         if tracing is None:
-            of, path = define()
+            of = define()
             detail = _changes(self._last.get(of.function, of.arguments), of.arguments)
             self._last[of.function] = of.arguments
-            begun = Graph(0, 0, of.function, of.signature, 1, 1, 0, after(), 0, path, detail)
+            parts = (f"{part}: {_ADDRESS.sub('', text)}" for part, text in of.arguments.items())
+            signature = ", ".join(parts)
+            begun = Graph(0, 0, of.function, signature, 1, 1, 0, after(), 0, of.path, detail)
             tracing = self._of[program] = Tracing(begun)
             self.all.append(tracing)
         tracing.parts.append(part)

@@ -2,14 +2,11 @@
 
 import gc
 
-import pytest
 import tensorflow as tf
 from support.odometers import ODOMETERS
 from support.saved import assert_saved
 
 import tracer
-from tracer.core import settle
-from tracer.core.settle import MAX_SIGNATURES, OTHERS
 from tracer.model.records import Graph
 from tracer.model.trace import summaries_of
 from tracer.reporters.columns import table
@@ -121,26 +118,6 @@ def test_graphs_that_are_gone_are_added_up() -> None:
     (graph,) = tracer.trace_of(optimizer).graphs
     assert figures(graph) == ("x: float32[1]", 6, 1, 10, 0)
     assert weights.numpy().tolist() == [10.0]
-
-
-@pytest.mark.parametrize("most", [5, pytest.param(MAX_SIGNATURES, marks=pytest.mark.sweep)])
-def test_signatures_without_end_are_told_of_as_others(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settle, "MAX_SIGNATURES", most)
-    weights = tf.Variable([0.0])
-    optimizer = tracer.wrap(ODOMETERS["v1"]())
-
-    @tf.function
-    def train(number):  # type: ignore[no-untyped-def]
-        optimizer.apply_gradients([(tf.ones(1), weights)])
-
-    for number in range(most + 5):
-        train(number)
-    graphs = tracer.trace_of(optimizer).graphs
-    assert len(graphs) == most + 1
-    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, most)
-    assert sum(graph.steps for graph in graphs) == int(weights.numpy()[0])
 
 
 def test_a_recording_has_the_graphs_of_its_block_only() -> None:

@@ -244,8 +244,9 @@ class JaxBlocks(backend.Blocks):
         root, runs = compat.outermost(call.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
-        def define() -> tuple[Definition, int | None]:
-            return compat.definition_of(root), self.callers.above(caller)
+        def define() -> Definition:
+            path = self.callers.above(caller)
+            return Definition(compat.function_name(root), compat.arguments_of(root), path)
 
         part = Part(0, program.step, None, lambda _: runs[0] or max([*runs.values()], default=0))
         with self.counters.lock:

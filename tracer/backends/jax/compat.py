@@ -4,14 +4,12 @@
 `UnsupportedOptimizer` with that name, so that nothing is miscounted silently.
 
 Python does not see calls of a jitted function that has a program. But while a step is traced, JAX's
-trace has the outermost function and each of its arguments: see `definition_of`.
+trace has the outermost function and each of its arguments: see `arguments_of`.
 """
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from math import prod
 from types import FrameType
 from typing import Any
 
@@ -19,9 +17,7 @@ import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.core.call_paths import frames_from
-from tracer.core.tracings import MAX_NAMES, Definition
 from tracer.errors import UnsupportedOptimizer
-from tracer.words import some
 
 try:
     from jax._src import (
@@ -193,29 +189,6 @@ def arguments_of(trace: DynamicJaxprTrace) -> dict[str, str]:
         over = " over " * bool(axes) + ", ".join(f"{axis}={size}" for axis, size in axes.items())
         found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}{over}"
     return found
-
-
-def definition_of(trace: DynamicJaxprTrace) -> Definition:
-    """The definition of the function that `trace`, an outermost one, traces."""
-    leaves = arguments_of(trace)
-    return Definition(function_name(trace), signature_of(leaves), leaves)
-
-
-def signature_of(leaves: dict[str, str]) -> str:
-    """The last arrays that a function was traced for, after the number of the others.
-
-    >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
-    'x: float32[32, 4], train: bool[]'
-    >>> signature_of({**{f"state[{n}]": "float32[2, 3]" for n in range(4)}, "x": "float32[32]"})
-    '2 arrays (12 elements), state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
-    """
-    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()][-MAX_NAMES:]
-    others = [*leaves.values()][:-MAX_NAMES]
-    if others:
-        sizes = (re.search(r"\[(.*?)\]", leaf) for leaf in others)
-        number = sum(prod(map(int, re.findall(r"\d+", size[1]))) for size in sizes if size)
-        parts.insert(0, f"{some(len(others), 'array')} ({number:,} elements)")
-    return ", ".join(parts)
 
 
 def caller_of_jax(frame: FrameType) -> FrameType | None:

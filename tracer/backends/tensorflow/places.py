@@ -37,7 +37,7 @@ from tracer.core.calls import (
     start_call,
 )
 from tracer.core.late_wrap import SESSION_GRAPH
-from tracer.core.tracings import Arguments, Definition
+from tracer.core.tracings import Definition
 from tracer.model.records import Line
 
 
@@ -220,18 +220,15 @@ class Callers(Paths):
                 self.traced[site, path] += 1
         return path
 
-    def definition(self, root: tf.Graph) -> tuple[Definition, int | None]:
-        """The definition of the outermost function, with the graph `root`, that this thread traces,
-        and the path of its call.
-        """
-        frames, name = frames_around(sys._getframe(1)), compat.function_name(root)
+    def definition(self, root: tf.Graph) -> Definition:
+        """The definition of the outermost function, with the graph `root`, which is traced now."""
+        frames = frames_around(sys._getframe(1))
         path = self.of(frames[outermost_tracing(frames) + 1 :])
-        values = next((each.f_locals for each in reversed(frames) if each.f_code is _DEFINE), None)
-        if values is None:
-            return Definition(name, "", {}), path
-        arguments = _arguments(values["target_func_type"])  # perhaps more general than the call's
-        texts = (f"{part}: {_ADDRESS.sub('', text)}" for part, text in arguments.items())
-        return Definition(name, ", ".join(texts), arguments), path
+        values = next((each.f_locals for each in reversed(frames) if each.f_code is _DEFINE), {})
+        kind = values.get("target_func_type")  # perhaps more general than the call's
+        parameters = getattr(kind, "parameters", {})
+        arguments = {name: _shown(each.type_constraint) for name, each in parameters.items()}
+        return Definition(compat.function_name(root), arguments, path)
 
 
 # The arguments of a tracing.
@@ -239,12 +236,6 @@ class Callers(Paths):
 _DEFINE = tracing_compilation._maybe_define_function.__code__
 
 
-def _arguments(kind: Any) -> Arguments:
-    """The arguments that a function is traced for, from its TensorFlow function type."""
-    return {name: _shown(parameter.type_constraint) for name, parameter in kind.parameters.items()}
-
-
-_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 _TENSOR = re.compile(r"TensorSpec\(shape=\(?(.*?),?\)?, dtype=tf\.(\w+), name=[^()]*\)")
 _LONGEST = 200
 
