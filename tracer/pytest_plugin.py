@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,15 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "effects=): the updates that optimizers make in this test, as for tracer.assert_updates; "
         "with effects=True the weights are compared, too",
     )
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Observe what fixtures make with optax, if a test has the marker."""
-    if any(item.get_closest_marker(MARKER) for item in session.items):
-        from tracer.hooks.recording import listen_always
-
-        listen_always(True)
-        session.config.add_cleanup(partial(listen_always, False))
 
 
 @pytest.fixture

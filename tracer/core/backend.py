@@ -349,11 +349,10 @@ class Backend:
         """The living optimizers; only those that may be used, if their first step is seen."""
         return ()
 
-    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+    def listen(self, made: Callable[..., None] | None) -> None:
         """Call `made` with each new optimizer from now on, or no more if it is None.
 
-        With `making=True` if its `__init__`, or its first step ever, is under way. If `always`,
-        prepare to see the first step of those that are made while nobody listens.
+        With `making=True` if its `__init__`, or its first step ever, is under way.
         """
 
     def unused(self) -> Iterable[Any]:

@@ -219,8 +219,6 @@ def _close(recording: Recording) -> None:
 
 _active: list[Recording] = []
 """The recordings whose block is running: new optimizers are reported to them."""
-_always = False
-"""Whether backends prepare to see optimizers that are made while nothing is recorded."""
 
 
 def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
@@ -246,20 +244,11 @@ def _made(optimizer: object, *, making: bool = False) -> None:
 def _watch_imports() -> None:
     """Have a backend listen as soon as its package is imported."""
     for home in filter(None, FINDERS.values()):
-        wrapt.register_post_import_hook(lambda _: _listen() if _active or _always else None, home)
+        wrapt.register_post_import_hook(lambda _: _listen() if _active else None, home)
 
 
 def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
     with wrapping.lock:
         for backend in finders(load=True):
-            backend.listen(_made if _active else None, always=_always)
-
-
-def listen_always(wanted: bool) -> None:
-    """Prepare backends, or no more, for optimizers that are made outside of recordings."""
-    global _always
-    with wrapping.lock:
-        _always = wanted
-        _watch_imports()
-        _listen()
+            backend.listen(_made if _active else None)

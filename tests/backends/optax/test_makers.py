@@ -329,10 +329,11 @@ SUITE = """
 import jax.numpy as jnp
 import optax
 import pytest
+import tracer
 
-@pytest.fixture
-def in_fixture():
-    return optax.sgd(0.1)
+@pytest.fixture(params=[lambda tx: tx, tracer.wrap])
+def in_fixture(request):
+    return request.param(optax.sgd(0.1))
 
 @pytest.mark.optimizer_updates(dense=1)
 def test_training(in_fixture):
@@ -341,5 +342,8 @@ def test_training(in_fixture):
 
 
 def test_what_fixtures_of_tests_make(pytester: pytest.Pytester) -> None:
+    """It is made before the recording of the test, so the program must wrap it."""
     pytester.makepyfile(SUITE)
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    assert "use tx = tracer.wrap(tx)" in " ".join(result.stdout.str().split())

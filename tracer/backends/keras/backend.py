@@ -70,7 +70,7 @@ class KerasBackend(Backend):
             if _is_optimizer(each) and not own_attributes(each).keys().isdisjoint(_STATE)
         ]
 
-    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+    def listen(self, made: Callable[..., None] | None) -> None:
         """Call `made` at the end of the `__init__` of each base class."""
         _listeners[:] = [made] if made is not None else []
         _watch(_living, MAKERS)

@@ -8,11 +8,15 @@ from tracer.backends.jax.backend import ArrayBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax import makers, outcome, updates
 from tracer.backends.optax.facts import Facts
+from tracer.backends.optax.inside import label
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import OptaxBlocks, Step
 from tracer.core.calls import Call, CallsUnderWay, start_call
 from tracer.core.optimizers import Binding
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.model.records import Variable
+
+__tracebackhide__ = is_mistake
 
 _NOT_WRAPPED = (
     "optax is imported, but only transformations that were made during the recording, each by a "
@@ -41,8 +45,11 @@ class OptaxBackend(ArrayBackend):
     def standing_for(self, given: object) -> object:
         """The `update` of a traced transformation."""
         update = updates.standing_for(given)
-        if updates.is_transformation(update):
-            updates.refuse(given)
+        if type(update) is not updates.TracedUpdate:
+            raise UnsupportedOptimizer(
+                f"this optax transformation ({label(given)}) is not traced: train with the result "
+                "of tracer.wrap(tx)"
+            )
         return update
 
     def unwrapped(self, given: Any) -> Any:
@@ -63,12 +70,12 @@ class OptaxBackend(ArrayBackend):
     def unused(self) -> list[updates.TracedUpdate]:
         return list(updates.unused.values())
 
-    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
-        """Observe what is made; `always`: also while nothing is recorded."""
-        if made is not None or always:
-            makers.exchange(made and partial(made, making=True))
-        else:
+    def listen(self, made: Callable[..., None] | None) -> None:
+        """Observe what is made."""
+        if made is None:
             makers.put_back()
+        else:
+            makers.exchange(partial(made, making=True))
 
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, without a parent: optax has no recursive transformation."""

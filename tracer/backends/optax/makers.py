@@ -26,8 +26,8 @@ from tracer.core.patches import Patch
 _exchanged: list[Patch] = []
 
 
-def exchange(first_call: Callable[[TracedUpdate], None] | None) -> None:
-    """Observe what is made from now on; `first_call`, if any, runs before its first step."""
+def exchange(first_call: Callable[[TracedUpdate], None]) -> None:
+    """Observe what is made from now on; `first_call` runs before its first step."""
     if updates.first_call is None:
         updates.unused.clear()
     updates.first_call = first_call
@@ -92,7 +92,7 @@ def _observed(made: object) -> TracedUpdate:
     for part in held_in(update.original):
         updates.unused.pop(id(part), None)
     in_init = any(frame.f_code.co_name in _INITS for frame in filter(_is_of_optax, frames))
-    if updates.first_call is not None and not in_init:
+    if not in_init:
         updates.unused[id(update)] = update
     return update
 

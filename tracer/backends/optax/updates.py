@@ -13,19 +13,15 @@ An update is what `update` returned for one leaf. Whether the program adds it to
 import copy
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tracer.backends.optax.inside import holds, label, settings_in, under_way
 from tracer.core.optimizers import NOT_SEEN, Binding, Made, made_here
 from tracer.core.registry import PROGRAM, bindings
-from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import OPTAX, kind_of
 
 if TYPE_CHECKING:
     import optax
-
-__tracebackhide__ = is_mistake
 
 first_call: "Callable[[TracedUpdate], None] | None" = None
 """Starts counting what was made in a recording at its first call; None outside recordings."""
@@ -104,12 +100,6 @@ def _is_wrapped(each: object) -> bool:
     return binding is not None and PROGRAM in binding.holders
 
 
-def is_transformation(given: object) -> bool:
-    """True for a transformation of optax: a tuple of `init` and `update`, or a `MultiSteps`."""
-    kind = kind_of(type(given))
-    return kind is not None and kind.name == OPTAX and type(given) is not TracedUpdate
-
-
 def _is_multi_steps(given: object) -> bool:
     return any(
         base.__name__ == "MultiSteps" and base.__module__.partition(".")[0] == "optax"
@@ -152,11 +142,3 @@ def living() -> list[TracedUpdate]:
         if (binding is not None and (each.maker or binding.observer is not None))
         or (each.was_called and not holds(each.original, _is_wrapped))
     ]
-
-
-def refuse(given: object) -> NoReturn:
-    """Raise for an untraced transformation, in a place where it cannot be replaced."""
-    raise UnsupportedOptimizer(
-        f"this optax transformation ({label(given)}) is not traced: train with the result of "
-        "tracer.wrap(tx)"
-    )

@@ -191,7 +191,7 @@ class TorchOptimBackend(PyTorchBackend):
         """The optimizers whose steps are counted; a global hook sees the first steps of others."""
         return optimizer_hooks.watched()
 
-    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+    def listen(self, made: Callable[..., None] | None) -> None:
         """Call `made` with each optimizer when it is made, and before its first step."""
         optimizer_hooks.watch_new()
         optimizer_hooks.listeners[:] = [made] if made is not None else []
