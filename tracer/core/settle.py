@@ -1,4 +1,4 @@
-"""Turns counts into the blocks of a trace. No framework, no state, no locks.
+"""Turns counts into the blocks and graphs of a trace. No framework, no state, no locks.
 
 - `settle` keeps the ended steps of a replica, numbered from 1 without gaps.
 - `blocks_of`, `calls_of` and `effects_of` combine sites, or observations, that differ only in the
