@@ -8,15 +8,16 @@ the same ones. A program that optimizes an image, or trains a generator, leaves 
 purpose.
 
 One look at all of them, while the gradients exist, follows each of the first eight steps, and then
-an eighth more. So `since` is the step before the look that found a change. No look reads gradients
-of other models while another thread runs code of the program: a backward pass there may write them,
-without Python's lock, and PyTorch would free them twice.
+an eighth more. So `since` is the step before the look that found a change. While another thread
+may train, a look reads only gradients that its own optimizer has: a backward pass there may write
+the others, without Python's lock, and PyTorch would free them twice.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import get_ident
+from types import FrameType
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat
@@ -52,22 +53,23 @@ class _Parameter:
     seen: tuple[int, ref[compat.Tensor], int] | None = None
     """Its version, its gradient and the version of that when it was first seen."""
 
-    def look(self, own: compat.Tensor, is_passed: bool, since: int) -> None:
-        """Look at the parameter and its gradient, which may be an old one."""
+    def look(self, own: compat.Tensor, is_passed: bool, since: int, may_read: bool) -> None:
+        """Look at the parameter and, if `may_read`, at its gradient, which may be an old one."""
         self.passed |= is_passed
         why: WhyNot | None = None if is_passed else "not passed"
         if not own.requires_grad:
             why = "frozen"
         if why != self.why:
             self.why, self.since = why, since if why == "frozen" else 0
-        self.had_gradient |= own.grad is not None or not own.requires_grad
-        if not (own.is_leaf and own.requires_grad and own.grad is not None):
+        grad = own.grad if may_read else None
+        self.had_gradient |= grad is not None or not own.requires_grad
+        if grad is None or not (own.is_leaf and own.requires_grad):
             return
         # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
-        version = getattr(own.grad, "_local_tensor", own.grad)._version
+        version = getattr(grad, "_local_tensor", grad)._version
         if self.seen is None or self.seen[0] != own._version:
-            self.late, self.seen = None, (own._version, ref(own.grad), version)
-        elif self.seen[1]() is not own.grad or self.seen[2] != version:
+            self.late, self.seen = None, (own._version, ref(grad), version)
+        elif self.seen[1]() is not grad or self.seen[2] != version:
             self.late = own._version
 
 
@@ -111,11 +113,8 @@ class FreezeMonitor(Collector):
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
         names = {key: name for each in alive for key, name in names_in(each).items()}
         every = [(own, names[key], True) for key, own in passed.items()]
-        is_alone = all(
-            sort_of(frame) != "program"
-            for thread, top in sys._current_frames().items()
-            for frame in (frames_from(top) if thread != get_ident() else ())
-        )
+        others = [top for thread, top in sys._current_frames().items() if thread != get_ident()]
+        is_alone = not any(_may_train(frame) for top in others for frame in frames_from(top))
         for own, name, is_near in [*every, *models.others_than(passed.keys())]:
             known = self._known.get(id(own))
             # A parameter that is gone may leave its `id` to another one.
@@ -123,8 +122,8 @@ class FreezeMonitor(Collector):
                 self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
         for parameter in list(self._known.values()):
             own = parameter.reference()
-            if own is not None and (parameter.is_near or is_alone):
-                parameter.look(own, id(own) in passed, since)
+            if own is not None:
+                parameter.look(own, id(own) in passed, since, is_alone or id(own) in passed)
 
     def _is_astray(self) -> bool:
         """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
@@ -148,3 +147,11 @@ class FreezeMonitor(Collector):
         owned = {id(own) for each in groups for own in parameters_of(each)}
         owned |= passed_to_any()  # by the references
         return [e for e in others if owned.isdisjoint((id(e.reference), id(e.reference())))]
+
+
+def _may_train(frame: FrameType) -> bool:
+    """True for code that may run a backward pass; PyTorch's own threads run none of their own."""
+    module = str(frame.f_globals.get("__name__"))
+    if module.startswith(("torch.", "tracer.")):
+        return module.startswith("torch.autograd")
+    return "torch" in frame.f_globals or sort_of(frame) == "program"
