@@ -65,7 +65,7 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
     assert not bad(trace)
 
 
-@pytest.mark.parametrize("where", ["before", "around", "branch", "loop", "nowhere"])
+@pytest.mark.parametrize("where", ["before", "around", "later", "branch", "loop", "nowhere"])
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where: str) -> None:
     """Between the calls of its function it need not be what the steps used."""
@@ -81,7 +81,7 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
         if where == "before":
             rate.assign(0.5 / number)
             apply()
-        elif where == "around":
+        elif where in ("around", "later"):
             rate.assign(0.25)
             inner()
             rate.assign(0.5)
@@ -98,6 +98,8 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
                 apply()
             inner()
 
+    if where == "later":
+        inner()  # traced before the function around it
     for number in range(3):
         step(tf.constant(number + 1.0))
     text = "0.5, read 3 times" if where == "nowhere" else "by assignments in a function"

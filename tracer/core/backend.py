@@ -231,6 +231,10 @@ class Blocks:
         """The path to a call by the Python frame `python`, perhaps under a strategy."""
         return self.callers.above(python)
 
+    def writes_to(self, variable: object) -> bool:
+        """True if a function with a step, or one that calls it, may write to the variable."""
+        return False
+
     def is_calm(self) -> bool:
         """Whether no other thread can be running a program with a block now."""
         return True
@@ -423,10 +427,6 @@ class Backend:
         if hyper is not None:
             return hyper.get("learning_rate")
         return own.get("_learning_rate", own.get("_lr"))  # of Adam in `tf.compat.v1`
-
-    def writes_to(self, graph: object, variable: object) -> bool:
-        """True if the function of a graph with a step, or one around it, may write to it."""
-        return False
 
     def value_at(self, schedule: Any, step: int) -> float:
         """The value of a schedule of this framework."""

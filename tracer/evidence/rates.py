@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
-from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -62,8 +61,6 @@ class Rates(Collector):
         self._is_cheap = root.backend.watches_rates
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         """The variables of each group, and those that decay."""
-        self._graphs = WeakSet[object]()
-        """The graphs in which steps were traced."""
         self._done: dict[_Key, list[RateRun]] = {}
         """The runs that ended, as at a baseline."""
         self._runs: dict[_Key, RateRun] = {}
@@ -107,11 +104,6 @@ class Rates(Collector):
         elif perf_counter() >= self.root.collectors.throttle.due:
             self.root.collectors.throttle.run(lambda: self._look(self.root.step_count()))
 
-    def step_traced(self, call: Call) -> None:
-        """Remember the graph: it may also assign the rate."""
-        if call.place.graph is not None:
-            self._graphs.add(call.place.graph)
-
     def function_called(self) -> None:
         """Read the rates that the function's steps will use."""
         self._look(self.root.step_count() + 1)
@@ -141,7 +133,7 @@ class Rates(Collector):
                 end = end if backend.rates_of(optimizer) == self._last else min(end, self._read)
             self._find_members(optimizer)
         runs_of, own = self._with_reported(end), self._members.get(("rate", 0), ())
-        if rate is not None and any(backend.writes_to(graph, rate) for graph in list(self._graphs)):
+        if rate is not None and self.root.blocks.writes_to(rate):
             runs_of = {key: runs for key, runs in runs_of.items() if key[0] != "rate"}
             yield Rate(root, "rate", 0, own, (), schedule=_ASSIGNED)
         elif self._text and ("rate", 0, "") not in runs_of:

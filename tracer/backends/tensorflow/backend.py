@@ -8,7 +8,7 @@ import tensorflow as tf
 from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.keras.importlib_bootstrap import traced_classes
 from tracer.backends.models import ModelMonitor
-from tracer.backends.tensorflow import compat, functions, places, variables
+from tracer.backends.tensorflow import compat, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.core.backend import Surroundings
@@ -36,7 +36,6 @@ class TensorFlowBackend(KerasBackend):
     canonical = staticmethod(variables.canonical)
     row = staticmethod(variables.row_of)
     value_of = staticmethod(variables.value_of)
-    writes_to = staticmethod(functions.writes_to)
 
     def eager_replica(self, replica: int) -> int | None:
         """The replica that an apply method called in eager mode updates now; None while tracing.

@@ -38,6 +38,7 @@ from tracer.backends.tensorflow.functions import (
     handles_of,
     may_write,
     origins,
+    writes_to,
 )
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.backends.tensorflow.places import (
@@ -124,8 +125,16 @@ class GraphBlocks(backend.Blocks):
 
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
+        forget_functions_of(self._graphs())
+
+    def writes_to(self, variable: object) -> bool:
+        """True if a function with a step, or one that calls it, may write to the variable."""
+        return any(writes_to(graph, variable) for graph in self._graphs())
+
+    def _graphs(self) -> set[tf.Graph]:
+        """The graphs of functions with a counter, and of those that call them."""
         ledgers = list(self.counters.ledgers.values())
-        forget_functions_of({graph for ledger in ledgers for graph in ledger.graphs})
+        return {graph for ledger in ledgers for graph in list(ledger.graphs)}
 
     def is_calm(self) -> bool:
         """True if no other thread is inside a call of a function."""
