@@ -236,6 +236,20 @@ def test_a_loop_of_ones_own(kind: str, anew: bool) -> None:
     assert len(reported(transfer.trace)) == (not anew)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_eager_steps_after_those_of_a_graph(kind: str) -> None:
+    """None of them looks at layers: a base that was thawed before them is not said to be frozen."""
+    transfer = Transfer(kind)
+    head = list(transfer.model.trainable_weights)
+    transfer.fit()
+    transfer.base.trainable = True
+    assert list(rows(transfer.trace)) == [("frozen", 0)]  # no step ran since
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((transfer.model(X) - Y) ** 2)
+    transfer.optimizer.apply_gradients(zip(tape.gradient(loss, head), head, strict=True))
+    assert not rows(transfer.trace)
+
+
 @needs_keras3
 def test_a_variable_that_is_thawed_without_its_layer() -> None:
     transfer = Transfer("keras3", compiled=False)

@@ -89,8 +89,13 @@ class ModelMonitor(Collector):
             elif ends:
                 self._no_step.add("not reached")
 
+    def step_ends(self, call: Call) -> None:
+        """Note that the last step was in eager mode: a later change is not looked at."""
+        self._is_eager = True
+
     def function_called(self) -> None:
         """Look again if a layer was frozen or made trainable."""
+        self._is_eager = False
         with suppress_faults():
             if any(self._changed()):
                 self._look()
