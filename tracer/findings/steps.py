@@ -134,7 +134,7 @@ def _updated_after(summary: Summary, step: int, variables: Iterable[int]) -> tup
 
 
 _FROZEN = "all variables of the model are frozen"
-_NEVER_CALLS = "train_step never calls its apply_gradients"
+_NEVER_CALLS = "train_step never called its apply_gradients"
 _APPLY = (
     "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in train_step."
 )

@@ -65,9 +65,8 @@ class NoStep(Observed, frozen=True):
     """Why the optimizer made no step."""
 
     why: Literal["all frozen", "not reached", "nothing passed", "gradients came", "from config"]
-    """`not reached`: `train_step` called no step method while it was traced. `gradients came`: its
-    parameters got gradients, and nobody updated them. `from config`: it was loaded, or
-    copied, with its model."""
+    """`not reached`: `train_step` called no step method. `gradients came`: its parameters got
+    gradients, and nobody updated them. `from config`: it was loaded, or copied, with its model."""
 
 
 class NeverPassed(Observed, frozen=True):

@@ -232,7 +232,7 @@ def sentences_on(summary: Summary) -> list[str]:
 
 _WHY_NO_STEP = {
     "all frozen": ": all variables of its model are frozen",
-    "not reached": ": train_step called no step method while it was traced",
+    "not reached": ": train_step called no step method",
     "nothing passed": ": no gradient was passed to it",
     "gradients came": ", though its parameters got gradients",
     "from config": ": made from the config of its model",
@@ -364,12 +364,16 @@ def why_not(summary: Summary) -> dict[int, str]:
         if len(summaries_of(summary.trace)) > 1 and passed.isdisjoint(row.variables):
             whom = "any optimizer"
         why = row.why if row.why == "frozen" else f"not passed to {whom}"
-        words = shown(f"{why} since step {row.since + 1:,}" if row.since else why)
+        # The look that found it may have been a late one.
+        words = shown(f"{why} since step {row.since + 1:,} at the latest" if row.since else why)
         # What it has from the first step on and updates, it updates on other ranks.
         on_some = f"{words} on some {replica_noun(summary.trace)}s"
         updated = () if row.since else summary.updated
-        still = [index for index in row.variables if not made.get((index,))]
-        found |= {index: on_some if index in updated else words for index in still}
+        found |= {
+            index: on_some if index in updated else words
+            for index in row.variables
+            if not made.get((index,))
+        }
     return found
 
 
