@@ -131,7 +131,8 @@ class Variables:
         """The variable of each row, or what stands for an argument."""
         self._lock = locks.new_lock("rows")
         self._index: dict[Any, tuple[ref[Any], int]] = {}
-        self._plain: list[Variable] = []
+        self.plain: list[Variable] = []
+        """The records with unnumbered names; it only grows."""
         self._row: Callable[[Any], Variable] = root.backend.row
 
     def index(self, variable: object, graph: object, named: object = None) -> int:
@@ -146,9 +147,9 @@ class Variables:
             with self._lock:
                 known = self._known(variable)
                 if known is None:  # no other thread has added it meanwhile
-                    known = len(self._plain)
+                    known = len(self.plain)
                     self.objects[known:] = [ref(variable)]  # a signal may come between two lines
-                    self._plain.append(row)
+                    self.plain.append(row)
                     self._index[id(variable)] = (ref(variable), known)
         return known
 
@@ -159,14 +160,9 @@ class Variables:
     @property
     def rows(self) -> list[Variable]:
         """The records of all variables for a trace; repeated names are numbered: `kernel#2`."""
-        plain = self.plain
+        plain = list(self.plain)
         names = distinct(each.name for each in plain)
         return [replace(each, name=name) for name, each in zip(names, plain, strict=True)]
-
-    @property
-    def plain(self) -> list[Variable]:
-        """The records with unnumbered names: cheap enough to read in each step."""
-        return list(self._plain)
 
 
 class Blocks:
