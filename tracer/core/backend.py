@@ -9,7 +9,7 @@ import platform
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -40,15 +40,6 @@ class Surroundings(NamedTuple):
 
 
 NO_STRATEGY = Surroundings("", "", ())
-
-
-class Stepped(NamedTuple):
-    """A traced optimizer and where its own count of steps started."""
-
-    name: str
-    optimizer: Any
-    started: int | None
-    """The count when wrapped; None if the optimizer had none."""
 
 
 class Root:
@@ -238,8 +229,12 @@ class Blocks:
     def wait(self) -> None:
         """Wait until all work that the program has started is counted; the caller holds no lock."""
 
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Yield notes on executions that were not counted, as the optimizers' own counts show."""
+    def missed(self, names: Sequence[str], before: Mapping[int, int], past: int) -> Iterator[str]:
+        """Yield notes on executions that were not counted, as the optimizers' own counts show.
+
+        `names` are theirs. `before` has their `iterations` when the trace began, after `past`
+        counted steps: steps that an optimizer made between two traces are none of this one.
+        """
         return iter(())
 
     def is_behind(self, optimizer: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core import locks
-from tracer.core.backend import Backend, Blocks, Stepped
+from tracer.core.backend import Backend, Blocks
 from tracer.core.call_paths import line_of_caller
 from tracer.core.late_wrap import Late
 from tracer.errors import suppress_faults
@@ -196,20 +196,6 @@ class Optimizers:
         with suppress_faults():
             steps = self._backend.iterations_of(self.all[index].optimizer())
         self.stepping.setdefault(index, steps)
-
-    def stepped(
-        self, names: Sequence[str], before: Mapping[int, int], past: int
-    ) -> Iterator[Stepped]:
-        """Yield the readable optimizers, with their own counts of steps when wrapped.
-
-        `before` has their `iterations` when the trace began, after `past` counted steps: steps that
-        an optimizer made between two traces are none of this one.
-        """
-        for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
-            optimizer = traced.readable()
-            if optimizer is not None:
-                started = before[index] - past if index in before else traced.started
-                yield Stepped(name, optimizer, started)
 
     def iterations(self) -> dict[int, int]:
         """The own counts of the optimizers that have stepped, if they have one."""

@@ -245,8 +245,7 @@ class Reader:
         `unknown` are the notes on unknown facts about the executions.
         """
         past = max((each.steps for each in baseline.counts.values()), default=0)
-        readable = self._optimizers.stepped(names, baseline.iterations, past)
-        missed = [*self._root.blocks.missed(readable)]
+        missed = [*self._root.blocks.missed(names, baseline.iterations, past)]
         entries = [(block, entry) for block in blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         has_own_step = any(

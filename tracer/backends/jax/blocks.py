@@ -14,7 +14,7 @@ is conditional.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,6 @@ from tracer.backends.jax.values import (
     value_before,
 )
 from tracer.core import backend
-from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.tracings import Definition, Part
 from tracer.errors import suppress_faults
@@ -294,7 +293,7 @@ class JaxBlocks(backend.Blocks):
             with suppress_faults():  # a deleted array, or a failed computation
                 array.block_until_ready()
 
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+    def missed(self, names: Sequence[str], before: Mapping[int, int], past: int) -> Iterator[str]:
         """Notes on steps in programs without an op, and on steps that may not be counted.
 
         The optimizer's iterations are compared with the last report. In a custom loop the
@@ -303,8 +302,9 @@ class JaxBlocks(backend.Blocks):
         with self.counters.lock:
             self.counters.empty_queue()  # reports that came meanwhile
             numbers = self.counters.last_numbers().values()
-        for name, optimizer, started in optimizers:
-            clock = getattr(optimizer, "_iterations", None)
+        for index, (name, traced) in enumerate(zip(names, self._root.optimizers.all, strict=True)):
+            started = before[index] - past if index in before else traced.started
+            clock = getattr(traced.readable(), "_iterations", None)
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             missed, last = 0, max((each.last for each in known), default=None)
             if started is not None:

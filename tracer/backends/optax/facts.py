@@ -100,7 +100,7 @@ class Facts(Collector):
     def _runs(self, steps: int) -> Iterator[RateRun]:
         """The values of the rate, if known: one number, or those of a schedule of optax.
 
-        After a baseline, they are known if each step got the state of the one before.
+        Those of a schedule are unknown after a baseline.
         """
         begin, end = self._counts()
         match self._rates if steps else []:
@@ -108,16 +108,10 @@ class Facts(Collector):
                 yield RateRun(1, steps, rate, rate)
             case [schedule] if callable(schedule) and is_of_optax(schedule):
                 is_free = compat.is_plain() and not compat.is_called_by_program()
-                past = self._past if end - begin == steps else 0
-                if begin >= 0 and past == self._past and is_free:
-                    middle = begin + past
-                    parts = (0, past, begin, middle), (past, steps, middle, end)
-                    for done, until, at, stop in parts:
-                        if done < until:
-                            with suppress_faults():
-                                first, last = map(float, map(schedule, (at, max(at, stop - 1))))
-                                values = 1 + (first != last)
-                                yield RateRun(done + 1, until - done, first, last, values)
+                if begin >= 0 and is_free and not self._past:
+                    with suppress_faults():
+                        first, last = map(float, map(schedule, (begin, max(begin, end - 1))))
+                        yield RateRun(1, steps, first, last, 1 + (first != last))
 
     def _counts(self) -> tuple[int, int]:
         """Where the count in the state began and ended; -1 if it is unknown."""

@@ -21,7 +21,7 @@ nothing. Nobody takes it while holding another lock of the recorder.
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -141,7 +141,7 @@ class GraphBlocks(backend.Blocks):
         others = self.threads - {threading.get_ident()}
         return not others or not any_is_inside(others)
 
-    def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
+    def missed(self, names: Sequence[str], before: Mapping[int, int], past: int) -> Iterator[str]:
         """A note if Sessions began steps that did not end."""
         if self._begun_in_sessions:
             yield (

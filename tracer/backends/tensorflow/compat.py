@@ -198,8 +198,6 @@ def call_time_capture(
     if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
         return None
     captures = graph._function_captures
-    if name in captures.by_ref_internal:
-        return captures.by_ref_internal[name]
     spec = trace_type.from_value(
         tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
     )

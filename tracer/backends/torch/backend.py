@@ -41,13 +41,13 @@ class Blocks(backend.Blocks):
         for call in self._root.calls_under_way.abandoned_steps():
             call.recorder.abandon(call)
 
-    def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
+    def missed(self, names: Sequence[str], before: Mapping[int, int], past: int) -> Iterator[str]:
         """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""
-        for each in optimizers:
-            own = vars(each.optimizer).get("step")
+        for name, traced in zip(names, self._root.optimizers.all, strict=True):
+            own = getattr(traced.readable(), "__dict__", {}).get("step")
             if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
                 yield (
-                    f"{each.name}: the program assigned a step of its own to the optimizer, which "
+                    f"{name}: the program assigned a step of its own to the optimizer, which "
                     "does not call the step of its class: its calls are not counted"
                 )
 
