@@ -123,7 +123,7 @@ class Variables:
         self._lock = locks.new_lock("rows")
         self._index: dict[Any, tuple[ref[Any], int]] = {}
         self.plain: list[Variable] = []
-        """The records with unnumbered names; it only grows."""
+        """The records with unnumbered names."""
         self._row: Callable[[Any], Variable] = root.backend.row
 
     def index(self, variable: object, graph: object, named: object = None) -> int:

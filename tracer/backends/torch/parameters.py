@@ -31,7 +31,7 @@ class Parameters(backend.Variables):
     @property
     def rows(self) -> list[Variable]:
         """The rows of all parameters; searches for names that have not been searched for."""
-        held = zip(list(self._plain), list(self.objects), strict=False)
+        held = zip(list(self.plain), list(self.objects), strict=False)
         alive = [each and each() for row, each in held if row.name.partition("[")[0] in _UNNAMED]
         unnamed = [each for each in alive if isinstance(each, compat.Parameter)]
         if not all(map(models.knows, unnamed)):
@@ -39,7 +39,7 @@ class Parameters(backend.Variables):
         models.vain = 0
         for key, name in models.names_of(unnamed).items():
             parameter, index = self._index[key]
-            self._plain[index] = record_of(parameter(), name)
+            self.plain[index] = record_of(parameter(), name)
         return super().rows
 
 
