@@ -165,6 +165,7 @@ class Rates(Collector):
             if now != self._last:
                 if _numbers(now).keys() != _numbers(self._last).keys():
                     self._done, self._runs = self._until(self._read), {}  # a schedule replaced it
+                    self._find_members(own)  # or a group was added, and may be gone when it is read
                 elif step > self._since:
                     self._runs = self._with_last()
                 self._last, self._since = now, step

@@ -292,7 +292,8 @@ def _rates(summary: Summary) -> Iterator[str]:
             f"{text} on {some(len(of), noun)}" if len(alike) > 1 and not differ else text
             for text, of in alike.items()
         ]
-        where = f", by {replica_noun(summary.trace)}" if differ else _read_in(summary, rates)
+        by = f", by {replica_noun(summary.trace)}" if len(summary.workers) > 1 else ""
+        where = by if differ else _read_in(summary, rates)
         yield f"learning rate {listed(said, MAX_RATES)}{where}"
     decays = [rate for rate in finite if rate.what == "decay" and rate.variables]
     for text, of in _by_text(decays).items():
@@ -322,12 +323,12 @@ def _by_text(rates: Sequence[Rate]) -> dict[str, set[int]]:
 
 
 def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
-    """` in all steps` if each was read, else `, read 12 times`; empty for a rate that moved."""
+    """` in all steps` if each was read, else `, read 12 times`; empty if they moved or differ."""
     looks = min(rate.looks for rate in rates)
-    known = min(sum(run.count for run in rate.runs) for rate in rates)
+    known, *others = {sum(run.count for run in rate.runs) for rate in rates}
     moved = any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates)
     return first_true(
-        (moved, ""),
+        (moved or others, ""),
         (0 < looks < known, f", read {times(looks)}"),
         (known == summary.steps, " in all steps"),
         (True, f" in {some(known, 'step')}"),

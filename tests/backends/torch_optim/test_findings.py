@@ -3,6 +3,7 @@
 Most programs are in `twins/on_torch.py`.
 """
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -185,6 +186,23 @@ def test_the_parameters_of_a_model_that_its_optimizer_does_not_update(make: Any)
         for index in each.variables
     }
     assert found == expected
+
+
+def test_what_an_optimizer_without_a_step_had_is_passed_though_it_is_gone() -> None:
+    model = net()
+
+    def train() -> None:
+        optimizer = SGD(model[0].parameters(), 0.1)
+        unused = SGD(model[1].parameters(), 0.1)
+        for _ in range(3):
+            step(optimizer, model)
+        assert unused.param_groups
+
+    with tracer.record() as recording:
+        train()
+        gc.collect()
+    assert recording.trace().data.not_updated == ()
+    assert {each.code for each in recording.trace().findings()} == {"never-used"}
 
 
 @pytest.mark.parametrize("runs", ["the program", "a package", "autograd"])

@@ -217,13 +217,18 @@ class TorchOptimBackend(PyTorchBackend):
     watches_rates = True
 
     def rates_of(self, optimizer: torch.optim.Optimizer) -> Sequence[tuple[object, object]]:
-        """The rates of the groups; None for a tensor that cannot be read without waiting."""
+        """The rates of the groups; None for a tensor that cannot be read without waiting.
+
+        No groups of an optimizer with hooks after its steps: they run before this, and may have set
+        the rates of the next step.
+        """
+        groups = () if optimizer._optimizer_step_post_hooks else optimizer.param_groups
         return [
             (
                 rate if (rate := group.get("lr")).__class__ is float else _number(rate),
                 group.get("weight_decay"),
             )
-            for group in optimizer.param_groups
+            for group in groups
         ]
 
     def groups_of(

@@ -27,6 +27,7 @@ from tracer.core.call_paths import frames_from, sort_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
+from tracer.core.registry import bindings
 from tracer.errors import suppress_faults
 from tracer.model.evidence import NeverPassed
 from tracer.model.records import Variable, WhyNot
@@ -45,6 +46,8 @@ class _Parameter:
     """Whether it is in a model of the optimizer."""
     passed: bool = False
     """Whether the optimizer has it, or had it."""
+    is_elsewhere: bool = False
+    """Whether an optimizer without a step had it at the first look."""
     why: WhyNot | None = None
     since: int = 0
     had_gradient: bool = False
@@ -120,6 +123,10 @@ class FreezeMonitor(Collector):
             # A parameter that is gone may leave its `id` to another one.
             if known is None or known.reference() is not own or is_near > known.is_near:
                 self._known[id(own)] = _Parameter(ref(own), record_of(own, name), is_near)
+        for unused in _without_step() if not since else ():
+            for own in parameters_of(unused.param_groups):
+                if id(own) in self._known:
+                    self._known[id(own)].is_elsewhere = True
         for parameter in list(self._known.values()):
             own = parameter.reference()
             if own is not None:
@@ -138,7 +145,8 @@ class FreezeMonitor(Collector):
 
     def _not_passed(self) -> list[_Parameter]:
         """The parameters that no optimizer has; those of other models if they are `late`."""
-        others = [each for each in list(self._known.values()) if not each.passed]
+        known = list(self._known.values())
+        others = [each for each in known if not (each.passed or each.is_elsewhere)]
         others = [each for each in others if each.is_near or each.late is not None]
         if not (all(each.is_near for each in others) or self._is_astray()):
             others = [each for each in others if each.is_near]
@@ -147,6 +155,14 @@ class FreezeMonitor(Collector):
         owned = {id(own) for each in groups for own in parameters_of(each)}
         owned |= passed_to_any()  # by the references
         return [e for e in others if owned.isdisjoint((id(e.reference), id(e.reference())))]
+
+
+def _without_step() -> Iterator[compat.Optimizer]:
+    """The optimizers that a recording saw and that made no step: they may be gone when it ends."""
+    for binding in list(bindings.values()):
+        optimizer = binding.optimizer()
+        if compat.is_optimizer(optimizer) and not binding.recorder.optimizers.stepping:
+            yield optimizer
 
 
 def _may_train(frame: FrameType) -> bool:
