@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,7 +12,6 @@ from support import libraries, odometers, traces
 import tracer
 import tracer.keras
 from tracer.hooks import wrapping
-from tracer.model.trace import Trace
 
 pytestmark = pytest.mark.wide(rest="sweep")
 
@@ -95,12 +93,10 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
         assert found._batch_hooks_support_tf_logs
 
 
-def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
-    model = model_of(keras)
-    callback = tracer.keras.TraceCallback(None, save=tmp_path / "trace.json")
+def test_its_trace_is_of_all_trainings(keras: Any) -> None:
+    model, callback = model_of(keras), tracer.keras.TraceCallback()
     for fits in (1, 2, 3):
         fit(model, callback)
-        assert tracer.load(tmp_path / "trace.json").data == callback.trace.data
         assert float(model.get_weights()[1][0]) == callback.trace.steps == 30 * fits
 
 
@@ -117,7 +113,7 @@ def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]
 
 def test_other_callbacks_record_the_counts(keras: Any) -> None:
     """With a callback between them that asks the trace, as on the page of reports."""
-    model, callback = model_of(keras, loss_scale=True), tracer.keras.TraceCallback(None)
+    model, callback = model_of(keras, loss_scale=True), tracer.keras.TraceCallback()
     counts = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: logs.update(updates=callback.trace.updates())
     )
@@ -133,7 +129,6 @@ FAULTS = {
     "line": tracer.keras,
     "print": tracer.keras,
     "_print": tracer.keras.TraceCallback,
-    "save": Trace,
 }
 """What the callback calls, and where it finds that."""
 
@@ -144,7 +139,6 @@ def test_a_fault_changes_nothing_in_a_training(
     keras: Any,
     name: str,
     call: int,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -163,14 +157,13 @@ def test_a_fault_changes_nothing_in_a_training(
 
     monkeypatch.setattr(where, name, fails, raising=False)
     model = model_of(keras)
-    callback = tracer.keras.TraceCallback(7, save=tmp_path / "trace.json")
-    assert fit(model, callback) == expected
+    assert fit(model, tracer.keras.TraceCallback(7)) == expected
     for weights, untraced in zip(model.get_weights(), plain.get_weights(), strict=True):
         assert np.array_equal(weights, untraced)
     said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
     failed = "tracer: TraceCallback stopped, the training goes on: ValueError: injected fault"
     assert said == [failed] * (len(calls) >= call)
-    assert len(calls) >= call or name in ("wrap", "save")  # these are called once
+    assert len(calls) >= call or name == "wrap"  # which is called once
 
 
 def test_an_optimizer_that_cannot_be_traced_trains(

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -24,15 +23,14 @@ class TraceCallback:
 
     With `steps_per_execution`, `every` counts executions.
 
-    It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
-    writes the trace to `save`, a file or an existing folder. With `every=None` it prints nothing.
-    `trace` is the trace so far.
+    It wraps the model's optimizer when training begins, if it is not wrapped yet. `trace` is the
+    trace so far.
 
     It reads the counters only for a line. It does not use the logs of batches, so Keras need not
     wait for the device on its account.
 
     Once training has begun, it raises nothing: after an error, such as an optimizer that cannot be
-    traced or a file that cannot be written, it prints one line to standard error, and then no more.
+    traced, it prints one line to standard error, and then no more.
 
     Raises `ValueError` for an `every` below 1, and `RuntimeError` if no Keras was imported.
 
@@ -57,11 +55,10 @@ class TraceCallback:
         described = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         return object.__new__(type(cls.__name__, (cls, *bases), described))
 
-    def __init__(self, every: int | None = 100, save: str | Path | None = None) -> None:
-        if every is not None and every < 1:
+    def __init__(self, every: int = 100) -> None:
+        if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.every = every
-        self.save = save
         self.validation_data = self._chief_worker_only = None  # as in the Keras classes
         self._supports_tf_logs = True  # tf_keras need not copy logs from the device
         self._model: Any = None
@@ -95,21 +92,17 @@ class TraceCallback:
         """Print a line after `every` calls: `steps_per_execution` makes several batches one."""
         with self._faults, self._lock:  # Keras 3 calls from several threads
             self._calls += 1
-            if self.every is not None and self._calls % self.every == 0:
-                self._print(self.trace)
+            if self._calls % self.every == 0:
+                self._print()
 
     def on_train_end(self, logs: object = None) -> None:
-        """Print the line of the last steps, and write the trace."""
+        """Print the line of the last steps."""
         with self._faults:
-            trace = self.trace
-            with self._faults:  # the trace is saved even if a line cannot be printed
-                if self.every is not None:
-                    self._print(trace)
-            if self.save is not None:
-                trace.save(self.save)
+            self._print()
 
-    def _print(self, trace: Trace) -> None:
+    def _print(self) -> None:
         """Print a line about the steps since the last one."""
+        trace = self.trace
         first, last = self._last + 1, trace.steps
         if last >= first and not self._faults.seen:
             self._last = last
