@@ -184,12 +184,12 @@ class Blocks:
         for replica, sites in (
             self._by_replica(call) if call.distributed else ((call.replica, call.sites),)
         ):
-            block = replica, call.function, step is not None, sites, path
+            block = replica, step is not None, sites, path
             seen = () if effects is None else effects.seen(call, replica)
             with counters.lock:  # a reader finds the number in the log, or not taken yet
                 stamp = 0 if step is None else UNIT * self.number_of(step, replica)
                 if block != self._last[0]:
-                    known = CountedBlock(*block[:3], tuple(sites), path)
+                    known = CountedBlock(replica, "", step is not None, tuple(sites), path)
                     self._last = block, counters.logs[known]
                 self._last[1].add(stamp)
                 if seen:

@@ -62,9 +62,6 @@ class Call:
     )
 
     role: CallRole = "group"
-    function = ""
-    """The name of the compiled code that the call is in, if the call is no call of Python; empty
-    otherwise. Subclasses may set it."""
     recorder: Any
     """The recorder that counts the call (it imports this module); None until the call is opened."""
     place: Place

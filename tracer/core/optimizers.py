@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
@@ -94,11 +95,6 @@ class Binding:
     called: Counter[str] = field(default_factory=Counter)
     """The number of calls of each method of `tracer.kinds.AUXILIARY`."""
 
-    def shown_name(self) -> str:
-        """The optimizer's name, or the last name of one that is gone."""
-        gone = self.remains is not None and self.optimizer() is None
-        return str(self.remains.called) if gone else self.name()
-
     def readable(self) -> Any:
         """The optimizer, or its remains once it is gone; None if there are none."""
         optimizer = self.optimizer()
@@ -127,7 +123,7 @@ class Optimizers:
             self.all.append(traced)
 
     def names(self) -> list[str]:
-        return distinct(each.shown_name() for each in self.all)
+        return distinct(each.name() for each in self.all)
 
     def alive(self) -> list[Any]:
         """The optimizers that are still alive."""
@@ -139,7 +135,8 @@ class Optimizers:
         for each in self.all:
             optimizer = each.optimizer()
             if optimizer is not None:
-                each.remains = _remains_of(each.name(), optimizer)
+                each.name = partial(str, each.name())  # once it is gone, too
+                each.remains = _remains_of(optimizer)
                 each.settings.update(self._settings(optimizer))
 
     def records(
@@ -254,7 +251,7 @@ def _scale_in(own: Mapping[str, Any]) -> Any:
     return own.get(_SCALE, own.get(f"_{_SCALE}"))
 
 
-def _remains_of(name: str, optimizer: object) -> Any:
+def _remains_of(optimizer: object) -> Any:
     """Keep the parts of an optimizer that are read after the program has released it.
 
     A program's report is read at its end, when optimizers made in a function are gone. A variable
@@ -263,4 +260,4 @@ def _remains_of(name: str, optimizer: object) -> Any:
     own = object.__getattribute__(optimizer, "__dict__")
     kept = {"_iterations": getattr(optimizer, "_iterations", None), _SCALE: _scale_in(own)}
     variables = {key: each for key, each in kept.items() if getattr(each, "graph", None) is None}
-    return SimpleNamespace(called=name, **variables)
+    return SimpleNamespace(**variables)

@@ -270,19 +270,13 @@ class Recorder(Root):
         return site
 
     def requests(
-        self,
-        call: Step,
-        optimizer: int,
-        method: str,
-        pairs: Iterable[Any],
-        *,
-        compared: bool = True,
+        self, call: Step, optimizer: int, method: str, pairs: Iterable[Any]
     ) -> Iterator[Any]:
         """Yield the `pairs` of a gradient and a variable that the outermost step method `call` got.
 
-        A pair is recorded when it is taken. If effects are on, its variable is `compared`.
+        A pair is recorded when it is taken. If effects are on, its variable is compared.
         """
-        effects, pair_types = self.blocks.counters.effects if compared else None, (tuple, list)
+        effects, pair_types = self.blocks.counters.effects, (tuple, list)
         for pair in pairs:
             try:
                 if isinstance(pair, pair_types) and len(pair) == 2:  # else it will be refused

@@ -177,14 +177,12 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
 
 
 @contextmanager
-def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
+def recording_of(*optimizers: object) -> Iterator[Recording]:
     """Trace only these optimizers in the block; `Recording.take` adds more of them.
-
-    If `effects`, the variables are compared before and after each step of the block.
 
     Raises `tracer.UnsupportedOptimizer` if one is not a supported optimizer.
     """
-    recording = Recording(effects=effects)
+    recording = Recording()
     with _ending(recording):
         for optimizer in optimizers:
             recording.take(optimizer)
