@@ -231,10 +231,11 @@ def test_a_rate_that_is_not_finite_is_said(tmp_path: Path) -> None:
     assert said(trace) == text
 
 
+@pytest.mark.parametrize("before", [(0.5, 0.25), (0.5, 0.5)])
 @pytest.mark.parametrize("library", [keras2, keras3])
-def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) -> None:
+def test_a_rate_that_moves_in_a_block(library: Any, before: tuple[float, ...]) -> None:
     _, step = training(library.optimizers.SGD(0.5, weight_decay=0.0))
-    step(0.5, 0.25)
+    step(*before)
     with tracer.record() as recording:
         step(0.2, 0.1)
     assert runs_of(recording.trace(), "rate") == [(1, 2, 0.1)]

@@ -59,6 +59,8 @@ BASES: dict[str, Callable[[Any], Any]] = {
     "rmsprop": partial(torch.optim.RMSprop, lr=1.0, alpha=0.0, eps=0.0),
     "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=2),
 }
+SPARSE = "odometer", "sgd", "sgd foreach"
+"""Those that take sparse gradients."""
 
 
 def _parameters(optimizer: Any) -> list[Any]:
@@ -328,13 +330,16 @@ class Run:
     def weights(self) -> list[float]:
         return [float(each.detach()[0]) for each in self.pool]
 
-    def give(self, slot: Slot, flags: Sequence[bool], value: float = -1.0) -> None:
+    def give(self, slot: Slot, flags: Sequence[bool], way: str = "") -> None:
         """Give gradients; those that were there get the value, too."""
+        value = float("inf") if way == "infinite" else -1.0
+        is_sparse = flags[-1] and way == "step" and slot.made.base in SPARSE
         for place, parameter in enumerate(self.pool):
             if any(parameter is each for each in _parameters(slot.optimizer)):
                 wanted = flags[place % POOL] and parameter.requires_grad
                 if wanted or parameter.grad is not None:
-                    parameter.grad = torch.full_like(parameter, value)
+                    gradient = torch.full_like(parameter, value)
+                    parameter.grad = gradient.to_sparse() if is_sparse else gradient
 
     def call(self, slot: Slot, action: Action) -> None:
         """Make the call of `step`."""
@@ -356,7 +361,7 @@ class Run:
         if slot.made.is_lbfgs or way in ("closure", "nested", "raise in closure"):
             optimizer.step(closure)
             return
-        self.give(slot, flags, float("inf") if way == "infinite" else -1.0)
+        self.give(slot, flags, way)
         if way in ("scaler", "unscaled", "infinite", "raise in scaler"):
             try:
                 if way == "unscaled":

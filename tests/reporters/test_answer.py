@@ -120,6 +120,10 @@ def by_own_methods(*kinds: Kind) -> Trace:
             by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),
             "Each of 3 steps made 1 update: 3 updates in 8 steps; 5 of the steps updated nothing",
         ),
+        (
+            by_pytorch(block([step(), request(0, kind="none")], Run(1, 1, 2))),
+            "No update was made: 0 updates in 2 steps (no gradient came).",
+        ),
     ],
 )
 def test_what_is_said(trace: Trace, expected: str) -> None:
