@@ -250,6 +250,20 @@ def test_eager_steps_after_those_of_a_graph(kind: str) -> None:
     assert not rows(transfer.trace)
 
 
+def test_what_a_layer_around_its_own_freezes() -> None:
+    """So in tf_keras, though its own layer says that it is trainable; the tape watches it."""
+    layers = keras2.layers
+    around = layers.TimeDistributed(layers.Dense(2), trainable=False)
+    model = keras2.Sequential([layers.Input((2, 3)), around, layers.Dense(1)])
+    with tracer.record() as recording:
+        model.compile("sgd", "mse")
+        model.fit(np.ones((8, 2, 3)), np.ones((8, 2, 1)), verbose=0)
+    assert around.layer.trainable and len(model.trainable_variables) == 2
+    assert [(*each, len(names)) for each, names in rows(recording.trace()).items()] == [
+        ("frozen", 0, 2)
+    ]
+
+
 @needs_keras3
 def test_a_variable_that_is_thawed_without_its_layer() -> None:
     transfer = Transfer("keras3", compiled=False)

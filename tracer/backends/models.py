@@ -162,13 +162,18 @@ class ModelMonitor(Collector):
         trainable = {id(self._identify(v)) for model in models for v in model.trainable_variables}
         layers = {id(layer): layer for model in models for layer in model._flatten_layers()}
         self._layers = [(ref(each), _trainable_in(each)) for each in layers.values()]
-        owner = {id(own): layer for layer in layers.values() for own in _weights_of(layer)}
-        for variable in (each for model in models for each in model.variables if id(each) in owner):
+        known = {id(own) for layer in layers.values() for own in _weights_of(layer)}
+        frozen = {  # also by a layer around its own, as `Bidirectional` of tf_keras
+            id(own)
+            for layer in layers.values()
+            for own in layer.variables
+            if not (layer.trainable and own.trainable)
+        }
+        for variable in (each for model in models for each in model.variables if id(each) in known):
             own = id(self._identify(variable))
-            is_frozen = not (owner[id(variable)].trainable and variable.trainable)
             if own in trainable:
                 self._see(variable, "not passed")
-            elif is_frozen and (trainable or own not in self._seen):
+            elif id(variable) in frozen and (trainable or own not in self._seen):
                 self._see(variable, "frozen")
         for own, variable in (watched or {}).items():
             if own not in self._seen:
