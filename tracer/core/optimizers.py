@@ -20,27 +20,19 @@ from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Setting
 
 
-@dataclass(eq=False)
-class ProgramLine:
-    """A line of the program that made optimizers."""
-
-    name: str = ""
-    """`train.py:12`; empty if unknown."""
-    made: int = 0
-    """The number of optimizers that it has made."""
-
-
 class Made(NamedTuple):
-    """The line that made an optimizer, and the optimizer's number among those of the line."""
+    """The line of the program that made an optimizer: `train.py:12`; empty if unknown."""
 
-    line: ProgramLine
+    line: str
     number: int
+    """The optimizer's number among those of the line."""
+    of: Counter[str]
+    """The number of optimizers that each line has made."""
 
 
-NOT_SEEN = Made(ProgramLine(), 0)
+_made: Counter[str] = Counter()
+NOT_SEEN = Made("", 0, _made)
 """The origin of an optimizer that was made while nothing was recorded."""
-
-_lines: dict[str, ProgramLine] = {}
 
 
 def made_here(optimizer: object) -> Made:
@@ -48,17 +40,17 @@ def made_here(optimizer: object) -> Made:
 
     Call this once for each optimizer.
     """
-    name = line_of_caller(optimizer)
-    if not name:
+    line = line_of_caller(optimizer)
+    if not line:
         return NOT_SEEN
-    line = _lines.setdefault(name, ProgramLine(name))
-    line.made += 1
-    return Made(line, line.made)
+    _made[line] += 1
+    return Made(line, _made[line], _made)
 
 
 def forget_numbers() -> None:
     """Number the optimizers of each line from 1 again, as a new recording does."""
-    _lines.clear()
+    global _made
+    _made = Counter()
 
 
 @dataclass(eq=False)
@@ -167,8 +159,8 @@ class Optimizers:
                     *blocks.evidence(index),
                     *counted,
                 ),
-                traced.made.line.name,
-                made_as=(traced.made.number, traced.made.line.made),
+                traced.made.line,
+                made_as=(traced.made.number, traced.made.of[traced.made.line]),
             )
 
     def begin(self, index: int, retrace: bool) -> None:
