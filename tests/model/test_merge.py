@@ -139,7 +139,7 @@ def saw(part: TraceData, **fields: object) -> TraceData:
     return replace(part, optimizers=own, variables=more, not_updated=rows)
 
 
-FAILURE = Failure("apply", "ValueError: no", "a", 3)
+FAILURE = Failure("apply", "ValueError: no", 3)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -337,7 +337,7 @@ WHY: st.SearchStrategy[WhyNot] = st.sampled_from(["frozen", "not passed"])
 WHYS = st.none() | st.tuples(WHY, st.integers(0, 2))
 FACTS = {
     "evidence": st.sampled_from(
-        [(), (StateRenewed(7),), (GradientsAdded(3, 9),), (Failure("step", "no", "w", 3),)]
+        [(), (StateRenewed(7),), (GradientsAdded(3, 9),), (Failure("step", "no", 3),)]
     ),
     "iterations": st.none() | st.integers(0, 3),
 }

@@ -94,13 +94,11 @@ class Call:
 class Step(Call):
     """A call of a step method."""
 
-    __slots__ = ("before", "failing", "numbers", "path")
+    __slots__ = ("before", "numbers", "path")
 
     role = "step"
     path: int | None
     """The number of the path to the step in eager mode: see `tracer.core.call_paths`."""
-    failing: int | None
-    """The variable on which an apply method raised; set on the outermost step."""
     numbers: dict[int, int]
     """The numbers of a step in eager mode by replica, as far as requested; a step in a
     cross-replica context has one for each replica. Before the step ends, only functions that it

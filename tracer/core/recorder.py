@@ -82,7 +82,7 @@ class Recorder(Root):
         if not self.backend.locate(call, stack, self.calls_under_way):
             return
         if isinstance(call, Step):
-            call.path, call.numbers, call.failing, call.before = None, {}, None, None
+            call.path, call.numbers, call.before = None, {}, None
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
             site = self.sites.number(optimizer, method, "step", replica=call.replica)
@@ -203,13 +203,7 @@ class Recorder(Root):
             around.sites.append(site)
 
     def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
-        """Handle an exception of an apply method; its step, perhaps on another thread, raises next.
-
-        Whether the variable was updated is unknown: that is noted once for each variable.
-        """
-        step = outermost(call)
-        if isinstance(step, Step) and len(sites) == 1 and step.failing is None:
-            step.failing = self.sites.sites[sites[0]].variable
+        """Note once for each variable that it is unknown whether it was updated."""
         for number in sites if call.place is EAGER else ():
             site: Any = self.sites.sites[number]
             name = self.variables.plain[site.variable].name

@@ -141,11 +141,9 @@ class Failures(Collector):
         if isinstance(error, Exception) and len(self._begun) < _MAX_FAILURES:
             root = self.root
             method = root.sites.sites[call.own[0]].method
-            rows = root.variables.rows
-            variable = "" if call.failing is None else rows[call.failing].name
             begun = root.blocks.counters.steps()
             own = min(call.numbers.values(), default=begun + 1)
-            kind = Failure(method, in_one_line(error), variable, 0)
+            kind = Failure(method, in_one_line(error), 0)
             self._begun.setdefault(kind, (own - 1, begun))
 
     def evidence(self) -> Iterator[Failure]:

@@ -320,14 +320,12 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
     is_explained = summary.methods_that("unreached") or summary.methods_that("no sparse")
     for _, failure in () if is_explained else summary.evidence(Failure):
-        on = f" on {failure.variable}" if failure.variable else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
         error = failure.error.partition(". ")[0].rstrip(".")
         yield Case(
-            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised an error{on}, "
+            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised an error, "
             f"{when}: {error}{'' if error.endswith('…') else '.'}",
             severity="error" if failure.last and not caught else "info",
-            names=(failure.variable,) if failure.variable else (),
         )
 
 

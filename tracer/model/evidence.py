@@ -49,8 +49,6 @@ class Failure(Observed, frozen=True):
     method: str
     error: str
     """The exception in one line: `ValueError: Unknown variable`."""
-    variable: str
-    """The variable whose apply method raised it; empty if it was raised elsewhere."""
     after: int
     """The number of steps that had run before."""
     last: bool = True

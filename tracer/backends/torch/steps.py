@@ -180,7 +180,7 @@ class StepCounter:
             recorder.drop_interrupted(caller)
         start_call(call, EAGER, 0, stack[-1] if stack else None)
         call.recorder, call.python = recorder, (id(python), id(python.f_code))
-        call.numbers, call.failing, call.before = {}, None, None
+        call.numbers, call.before = {}, None
         if self.index not in recorder.optimizers.stepping:
             recorder.optimizers.first_step(self.index)
         call.own = (recorder.sites.number(self.index, method, "step"),)
