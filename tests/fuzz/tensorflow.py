@@ -720,13 +720,16 @@ class Run:
             tf.while_loop(lambda i: i < limit, turned, [tf.constant(0)])
 
     def host(self, *body: Node, autograph: bool, i: Any) -> None:
-        """A `py_function`; it waits for nothing, and nothing for it, so here the logs do."""
-        depths = [log.here()[-1] for log in self.logs.values()]
-        with tf.control_dependencies([depth.read_value() for depth in depths]):
+        """A `py_function`; it waits for nothing, and nothing for it, so here the logs do.
+
+        The number of a row is read when cells of it are written, so it waits for both.
+        """
+        logged = [each for log in self.logs.values() for each in log.here()]
+        with tf.control_dependencies([each.read_value() for each in logged]):
             done = tf.py_function(partial(self.block, body, True), [i], tf.int32)
         with tf.control_dependencies([done]):
-            for depth in depths:
-                depth.assign_add(0)
+            for each in logged:
+                each.assign_add(tf.zeros_like(each))
 
     def recompute(self, wanted: bool, *body: Node, autograph: bool, i: Any) -> None:
         """`recompute_grad`: the body runs once, and again if there is a gradient."""
