@@ -29,3 +29,11 @@ def test_what_xla_makes_of_0_times_nan() -> None:
             Node("partition", (2, False), halves), functions, (True,), ("wrap", "0", "0")
         )
         assert check(program)["complete, with steps"] == 2
+
+
+def test_last_bits_in_a_loop_are_those_with_any_callback() -> None:
+    """XLA compiles a loop that calls Python otherwise; found by a random program."""
+    averaged = Node("accumulate", (1, False), (Node("adam", (2, False)),))
+    tx = Node("chain", (2, False), (Node("sgd", (2, False)), averaged))
+    functions = (Function("jit", Node("loop", ("scan", 2), (step(),))),)
+    assert check(Program(tx, functions, (False,), ("wrap", "0", "0")))
