@@ -43,14 +43,18 @@ def training(optimizer: Any = None) -> tuple[Any, Callable[..., None]]:
     return tracer.wrap(optimizer), step
 
 
+@pytest.mark.parametrize("excluded", ["names", "variables"])
 @pytest.mark.parametrize("kind", ["keras2", "keras3"])
-def test_a_callback_that_sets_the_rate(kind: str) -> None:
+def test_a_callback_that_sets_the_rate(kind: str, excluded: str) -> None:
     library = library_of(kind)
     layers = [library.layers.Dense(2), library.layers.LayerNormalization(), library.layers.Dense(1)]
     model = library.Sequential(layers)
     model.build((None, 3))
     optimizer = library.optimizers.AdamW(0.1, weight_decay=0.01)
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    if excluded == "names":
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+    else:
+        optimizer.exclude_from_weight_decay(var_list=[layers[0].bias, layers[2].bias])
     model.compile(tracer.wrap(optimizer), "mse")
     schedule = library.callbacks.LearningRateScheduler(lambda epoch: 0.1 / 2**epoch)
     x, y = np.ones((8, 3)), np.ones((8, 1))
@@ -115,6 +119,17 @@ def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     )
     step()
     assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 1, 0.5)]
+
+
+@needs_keras3
+def test_reading_the_weight_decay_leaves_nothing_in_the_optimizer() -> None:
+    """Keras 3 keeps whether each variable decays, once it is asked."""
+    plain = keras3.optimizers.SGD(0.5)
+    plain.build([tf.Variable([1.0])])
+    optimizer, step = training()
+    step()
+    assert tracer.trace_of(optimizer).data.rates
+    assert vars(optimizer).keys() == vars(plain).keys()
 
 
 @needs_keras3

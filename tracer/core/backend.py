@@ -445,8 +445,13 @@ class Backend:
 
         `variables` are all that the optimizer and the optimizers around it were asked to update.
         """
+        is_set = getattr(optimizer, "weight_decay", None) is not None
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
-        return [(variables, [each for each in variables if decays(each)])]
+        given = getattr(optimizer, "_trainable_variables", ())
+        # Keras 3 knows what it was given, by `id`, and keeps each answer.
+        own = {id(self.canonical(each)): each for each in given if is_set}
+        decaying = [each for each in variables if is_set and decays(own.get(id(each), each))]
+        return [(variables, decaying)]
 
     def is_restored(self, optimizer: object) -> bool:
         """Whether a checkpoint has set the count of steps, also if the count was made later."""
