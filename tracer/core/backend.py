@@ -447,11 +447,8 @@ class Backend:
         """
         is_set = getattr(optimizer, "weight_decay", None) is not None
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
-        given = getattr(optimizer, "_trainable_variables", ())
-        # Keras 3 knows what it was given, by `id`, and keeps each answer.
-        own = {id(self.canonical(each)): each for each in given if is_set}
-        decaying = [each for each in variables if is_set and decays(own.get(id(each), each))]
-        return [(variables, decaying)]
+        # Keras 3 keeps each answer; with a decay it has asked the same in the step.
+        return [(variables, [each for each in variables if is_set and decays(each)])]
 
     def is_restored(self, optimizer: object) -> bool:
         """Whether a checkpoint has set the count of steps, also if the count was made later."""
