@@ -301,6 +301,8 @@ class Run:
         before, outer, self.inner = self.weights(), self.inner, Counter()
         failed = True
         try:
+            hides = BEHAVIOURS[slot.made.behaviour] in (data, numpy) and "fused" in slot.made.base
+            slot.loose |= hides and action.does == "infinite"  # it should have left all out
             Odometer.fails = action.does in ("raise", "raise in scaler")
             self.call(slot, action)
             failed = False

@@ -3,12 +3,13 @@
 import pytest
 from fuzz import healthy_torch
 from fuzz.batch import run_batch
-from fuzz.torch_optim import BEHAVIOURS, Action, Made, Program, blind, check, programs, twice
+from fuzz.torch_optim import BEHAVIOURS, Action, Made, Program, blind, check, numpy, programs, twice
 
 SOME, NONE = (True, False, True, False), (False,) * 4
 ODOMETER = Made("odometer", 0, (1, 1, 0, 0))
 TWICE = Made("sgd", BEHAVIOURS.index(twice), (1, 1, 0, 0))
 BLIND = Made("lbfgs", BEHAVIOURS.index(blind), (1, 0, 0, 0))
+FUSED = Made("sgd fused", BEHAVIOURS.index(numpy), (1, 1, 0, 0))
 HOOKS = ["hook gives", "hook after", "step"]
 
 
@@ -20,6 +21,7 @@ HOOKS = ["hook gives", "hook after", "step"]
         (TWICE, ["step", *HOOKS]),
         (TWICE, ["hook after", "closure"]),
         (BLIND, ["step"]),
+        (FUSED, ["infinite"]),
     ],
 )
 @pytest.mark.parametrize("flags", [SOME, NONE])
