@@ -193,9 +193,10 @@ class CallsUnderWay:
         """
         stack, running = self.stack(), set()
         for frame in frames_from(at):
-            if stack[-1].python in (frame, known_by(frame)):
+            names = frame, known_by(frame)
+            if stack[-1].python in names:
                 return []  # and so do the calls below, as they did when it began
-            running |= {frame, known_by(frame)}
+            running |= {*names}
         ended = [call for call in stack if call.python not in running]
         if ended:
             stack[:] = [call for call in stack if call not in ended]

@@ -16,10 +16,10 @@ import wrapt
 
 from tracer.backends.keras.importlib_bootstrap import (
     NotedCall,
-    TracedApply,
     TracedGroup,
     TracedStep,
     disguised,
+    traced_apply_method,
     traced_classes,
     traced_method,
 )
@@ -115,9 +115,10 @@ class KerasBackend(Backend):
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
         }
-        for name, call in (methods_of(kind) | dict.fromkeys(AUXILIARY, NotedCall)).items():
+        noted = dict.fromkeys(AUXILIARY, partial(traced_method, NotedCall))
+        for name, made in (methods_of(kind) | noted).items():
             if hasattr(base, name):
-                members[name] = traced_method(call, name, base)
+                members[name] = made(name, base)
         for name, method in self.members(base, kind, members).items():
             members[name] = disguised(method, base, name)
         members["__class__"] = property(self.class_seen, self._assign_class)
@@ -213,11 +214,11 @@ def _plain_class(cls: type) -> type:
 
 @cache
 def methods_of(kind: OptimizerKind) -> dict[str, Callable[..., Any]]:
-    """By the name of each intercepted method, the class of its calls."""
+    """By the name of each intercepted method, what makes the traced one from its name and class."""
     return {
-        **dict.fromkeys(kind.step_methods, TracedStep),
-        **dict.fromkeys(kind.group_methods, TracedGroup),
-        **{each.name: partial(TracedApply, each) for each in kind.apply_methods},
+        **dict.fromkeys(kind.step_methods, partial(traced_method, TracedStep)),
+        **dict.fromkeys(kind.group_methods, partial(traced_method, TracedGroup)),
+        **{each.name: partial(traced_apply_method, each) for each in kind.apply_methods},
     }
 
 

@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import update_wrapper
+from types import FrameType
 from typing import Any
 
 from tracer.core import registry
-from tracer.core.calls import Apply, Call, Step
+from tracer.core.call_paths import frames_from
+from tracer.core.calls import Apply, Call, Step, Token
 from tracer.core.optimizers import Binding
 from tracer.core.registry import bindings
 from tracer.kinds import ApplyMethod
@@ -54,7 +56,7 @@ def _original(
 
 
 class _Intercepted:
-    """A call of an intercepted method, from its first to its last line.
+    """A call of an intercepted method, except an apply method, from its first to its last line.
 
     A fault of the tracer is reported once, and the program's call goes on.
     """
@@ -89,15 +91,12 @@ class _Intercepted:
         self.python = None
         if self.recorder is not None:
             try:
-                self._end(error)
+                self.recorder.close(self, error is not None, error)
             except BaseException as fault:
                 self.recorder.fault(fault)
 
     def _begin(self: Any, optimizer: object, binding: Binding) -> None:
         binding.recorder.open(self, binding.index, self.method)
-
-    def _end(self: Any, error: BaseException | None) -> None:
-        self.recorder.close(self, error is not None, error)
 
 
 _GIVEN = ("args", "kwargs", "method", "original")
@@ -143,33 +142,6 @@ class TracedStep(_Intercepted, Step):
                 self.kwargs = {k: watched if v is pairs else v for k, v in self.kwargs.items()}
 
 
-class TracedApply(_Intercepted):
-    """A call of a traced apply method; `Recorder.open_apply` makes an `Apply` of it if needed."""
-
-    __slots__ = (*_GIVEN, "apply", "python", "recorder", "result", "token")
-
-    def __init__(self, apply: ApplyMethod, *given: Any) -> None:
-        self.apply = apply
-        super().__init__(*given)
-
-    def __enter__(self: Any) -> Any:
-        if self.recorder is not None and isinstance(self.token, Apply):
-            self.token.python = sys._getframe(1)
-        return self
-
-    def _begin(self: Any, optimizer: object, binding: Binding) -> None:
-        args = self.args
-        if len(args) < 2:
-            args = (*_in_order(self.original, args, self.kwargs), None, None)
-        recorder = binding.recorder
-        self.token = recorder.open_apply(binding.index, self.apply, args[0], args[1])
-        self.recorder = recorder if self.token is not None else None
-
-    def _end(self: Any, error: BaseException | None) -> None:
-        result = None if error is not None else self.result
-        self.recorder.close_apply(self.token, result, error is not None)
-
-
 class NotedCall(_Intercepted):
     """A call of a method that makes no step; it is noted, unless it has no variables."""
 
@@ -199,7 +171,50 @@ def _in_order(
     return [bound.get(name) for name in signature.parameters]
 
 
-def traced_method(traced: Callable[..., Any], name: str, base: type) -> Callable[..., object]:
+def begin_apply(
+    apply: ApplyMethod,
+    base: type,
+    optimizer: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> tuple[Callable[..., object], Any, Token | None]:
+    """Begin a call of an apply method; returns the original, and the recorder with its token.
+
+    Training in eager mode waits for each such call, so it has no object: see `Token`.
+    """
+    original, binding = _original(base, apply.name, optimizer)
+    recorder = token = None
+    if binding is not None:
+        recorder = binding.recorder
+        try:
+            if len(args) < 2:
+                args = (*_in_order(original, args, kwargs), None, None)
+            token = recorder.open_apply(binding.index, apply, args[0], args[1])
+            if isinstance(token, Apply):
+                token.python = next(filter(_is_no_autograph, frames_from(sys._getframe(1))))
+        except BaseException as error:
+            recorder.fault(error)
+    return original, recorder, token
+
+
+def end_apply(recorder: Any, token: Token | None, result: object, failed: bool) -> None:
+    """End a call of an apply method that `begin_apply` began; `failed` if it raised."""
+    if token is not None:
+        try:
+            recorder.close_apply(token, result, failed)
+        except BaseException as error:
+            recorder.fault(error)
+
+
+vars(begin_apply)["autograph_info__"] = vars(end_apply)["autograph_info__"] = None
+
+
+def _is_no_autograph(frame: FrameType) -> bool:
+    """False for a frame of AutoGraph, which makes the calls of a converted method."""
+    return not frame.f_globals.get("__name__", "").startswith("tensorflow.python.autograph.")
+
+
+def traced_method(traced: type[_Intercepted], name: str, base: type) -> Callable[..., object]:
     """Return `base`'s method `name`, which also reports its calls, as `traced`, to the recorder.
 
     The result is a plain function that AutoGraph converts exactly if it would convert the original:
@@ -210,5 +225,21 @@ def traced_method(traced: Callable[..., Any], name: str, base: type) -> Callable
         with traced(base, name, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
+
+    return disguised(method, base, name)
+
+
+def traced_apply_method(apply: ApplyMethod, name: str, base: type) -> Callable[..., object]:
+    """Return `base`'s apply method, made as by `traced_method`."""
+
+    def method(self: object, *args: object, **kwargs: object) -> object:
+        original, recorder, token = begin_apply(apply, base, self, args, kwargs)
+        result, failed = None, True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+            return result
+        finally:
+            end_apply(recorder, token, result, failed)
 
     return disguised(method, base, name)

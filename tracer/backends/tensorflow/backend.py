@@ -42,7 +42,7 @@ class TensorFlowBackend(KerasBackend):
 
         `replica` is the replica of the step.
         """
-        if not tf.executing_eagerly():
+        if not compat.in_eager():
             return None
         number = compat.update_replica_id()
         return replica if number is None else number
@@ -111,5 +111,7 @@ class TensorFlowBackend(KerasBackend):
 
     def kind_of_gradient(self, gradient: object) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
+        if type(gradient) is compat.EagerTensor:
+            return "dense"  # the checks below are slower
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         return "sparse" if is_sparse else super().kind_of_gradient(gradient)
