@@ -83,14 +83,19 @@ shared: Sequence[type[Collector]] = ()
 class Collectors:
     """The collectors of one recorder.
 
-    Their list is replaced, never changed, as any thread may be iterating over it.
+    Their lists are replaced, never changed, as any thread may be iterating over them.
     """
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self.throttle = Throttle()
         """Decides which calls of functions reach the collectors; checked at each call."""
-        self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared)]
+        self._keep([each(root) for each in (*root.backend.collectors, *shared)])
+
+    def _keep(self, collectors: Sequence[Collector]) -> None:
+        self._all = collectors
+        self._at_steps = [e for e in collectors if type(e).step_ends is not Collector.step_ends]
+        """Those that each step in eager mode asks."""
 
     def call(self, callback: str, *given: Any) -> list[Any]:
         """Call this method of each collector; returns their combined results, if any.
@@ -98,13 +103,13 @@ class Collectors:
         Drops a collector that raises; reraises the program's exceptions.
         """
         found: list[Any] = []
-        for collector in self._all:
+        for collector in self._at_steps if callback == "step_ends" else self._all:
             try:
                 found += getattr(collector, callback)(*given) or ()
             except Exception as error:
                 if interrupt_in(error) is not None:
                     raise
-                self._all = [each for each in self._all if each is not collector]
+                self._keep([each for each in self._all if each is not collector])
                 self._root.note(
                     f"{type(collector).__name__}, which gathers evidence for findings, failed with "
                     f"{type(error).__name__}: {error}; findings may be missing, but the counts are "
