@@ -178,22 +178,26 @@ class Blocks:
 
         `failed` if an error ended the call. Here they have executed, in eager mode.
         """
-        step = call if isinstance(call, Step) and call.parent is None else None
-        path, counters = self._path_to(call), self.counters
-        effects: Any = None if step is None else counters.effects
+        path = self._path_to(call)
         for replica, sites in (
             self._by_replica(call) if call.distributed else ((call.replica, call.sites),)
         ):
-            block = replica, step is not None, sites, path
-            seen = () if effects is None else effects.seen(call, replica)
-            with counters.lock:  # a reader finds the number in the log, or not taken yet
-                stamp = 0 if step is None else UNIT * self.number_of(step, replica)
-                if block != self._last[0]:
-                    known = CountedBlock(replica, "", step is not None, tuple(sites), path)
-                    self._last = block, counters.logs[known]
-                self._last[1].add(stamp)
-                if seen:
-                    effects.log(replica, seen, stamp)
+            self.log(call, replica, sites, path)
+
+    def log(self, call: Call, replica: int, sites: Sequence[int], path: int | None) -> None:
+        """Count one execution of these sites, in eager mode: of a step, if `call` is outermost."""
+        step = call if isinstance(call, Step) and call.parent is None else None
+        effects: Any = None if step is None else self.counters.effects
+        block = replica, step is not None, sites, path
+        seen = () if effects is None else effects.seen(call, replica)
+        with self.counters.lock:  # a reader finds the number in the log, or not taken yet
+            stamp = 0 if step is None else UNIT * self.number_of(step, replica)
+            if block != self._last[0]:
+                known = CountedBlock(replica, "", step is not None, tuple(sites), path)
+                self._last = block, self.counters.logs[known]
+            self._last[1].add(stamp)
+            if seen:
+                effects.log(replica, seen, stamp)
 
     def _by_replica(self, call: Call) -> Iterable[tuple[int, list[int]]]:
         parts: dict[int, list[int]] = defaultdict(list)

@@ -146,7 +146,8 @@ class Paths:
 
     def above(self, frame: FrameType | None) -> int | None:
         """Return the path to the running `frame`."""
-        return self.of(frames_from(frame))
+        known = frame and self._known.get((id(frame.f_code), frame.f_lasti))
+        return known[1] if known and known[0] == "program" else self.of(frames_from(frame))
 
     def _find(self, frame: FrameType) -> tuple[Sort, int | None, CodeType]:
         code, number, sort = frame.f_code, None, sort_of(frame)

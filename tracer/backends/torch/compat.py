@@ -97,7 +97,7 @@ _RANKS = _ranks.is_available()
 
 def has_ranks() -> bool:
     """True if several processes train together."""
-    return bool(_RANKS and _ranks.is_initialized() and _ranks.get_world_size() > 1)
+    return bool(_RANKS and _ranks.group.WORLD is not None and _ranks.get_world_size() > 1)
 
 
 DENSE: object = torch.strided

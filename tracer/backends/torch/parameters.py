@@ -5,6 +5,7 @@ are searched, once for all parameters of an optimizer, before its first step. No
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -213,5 +214,6 @@ models = Models()
 
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[compat.Tensor]:
-    """The parameters of all groups, in order."""
-    return [parameter for group in groups for parameter in group["params"]]
+    """The parameters of all groups, in order: the list of the group itself if there is only one."""
+    held: list[Sequence[compat.Tensor]] = [group["params"] for group in groups]
+    return held[0] if len(held) == 1 else [*chain.from_iterable(held)]

@@ -18,6 +18,7 @@ PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 
 from collections.abc import Mapping, Sequence, Set
 from functools import partial, wraps
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
@@ -26,7 +27,7 @@ from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core import calls
 from tracer.core.call_paths import frames_from
-from tracer.core.calls import EAGER, known_by, start_call
+from tracer.core.calls import EAGER, known_by
 from tracer.core.optimizers import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
@@ -69,6 +70,8 @@ class Asked(NamedTuple):
     """The sites of the requests."""
     updates: Sequence[int]
     """The sites of the updates, if the step updates each parameter that has a gradient."""
+    whole: Sequence[int]
+    """All sites of a step that does so, and calls no other one: made once, and never changed."""
 
 
 _NO_CODE, _NO_GRADIENT = frozenset([None]), (None, compat.FROZEN)
@@ -78,10 +81,13 @@ class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
     __slots__ = ("asked", "callers", "counter", "foreign", "method", "versions")
+    place, replica, distributed = EAGER, 0, False
 
-    def __init__(self, counter: "StepCounter", method: str) -> None:
-        self.counter = counter
-        self.method = method
+    def __init__(self, counter: "StepCounter", method: str, parent: Any, python: FrameType) -> None:
+        self.counter, self.recorder = counter, counter.recorder
+        self.method, self.parent = method, parent
+        self.python, self.thread = (id(python), id(python.f_code)), get_ident()
+        self.sites, self.numbers, self.before = [], {}, None
         self.asked: Asked | None = None
         """The gradients of the step; None until they are known."""
         self.versions: Mapping[int, int | None] = {}
@@ -142,6 +148,8 @@ class StepCounter:
         """By `id`, the parameters of which a step changed the version."""
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
+        self._own: dict[str, tuple[int]] = {}
+        """The site of each method that was called."""
         self._last: Asked | None = None
         self._alive: list[ref[compat.Tensor]] = []
 
@@ -174,16 +182,15 @@ class StepCounter:
 
     def _enter(self, method: str, python: FrameType) -> Step:
         """Open a call; `python` is its frame, which PyTorch's hooks are called from."""
-        recorder, call, caller = self.recorder, Step(self, method), python.f_back
+        recorder, caller = self.recorder, python.f_back
         stack: list[Any] = recorder.calls_under_way.stack()
         if stack:
             recorder.drop_interrupted(caller)
-        start_call(call, EAGER, 0, stack[-1] if stack else None)
-        call.recorder, call.python = recorder, (id(python), id(python.f_code))
-        call.numbers, call.before = {}, None
-        if self.index not in recorder.optimizers.stepping:
+        call = Step(self, method, stack[-1] if stack else None, python)
+        if method not in self._own:
             recorder.optimizers.first_step(self.index)
-        call.own = (recorder.sites.number(self.index, method, "step"),)
+            self._own[method] = (recorder.sites.number(self.index, method, "step"),)
+        call.own = self._own[method]
         call.path = None if stack else recorder.blocks.callers.above(caller)
         for frame in frames_from(caller) if stack else ():
             is_outer = known_by(frame) == stack[-1].python
@@ -191,7 +198,7 @@ class StepCounter:
             if is_outer:
                 break
         recorder.calls_under_way.steps.append(call)
-        if compat.has_ranks() and not recorder.where.strategy:
+        if not recorder.where.strategy and compat.has_ranks():
             recorder.where = recorder.backend.surroundings()
         stack.append(call)
         return call
@@ -223,8 +230,7 @@ class StepCounter:
         """Close the call of a step."""
         stack: list[Any] = self.recorder.calls_under_way.stack()
         for call in reversed(stack):
-            is_own = call.counter is self and call.method is STEP
-            if is_own and (call.python or (None,))[0] == id(python):
+            if call.counter is self and call.python[0] == id(python):
                 break
         else:
             if self.stopped:
@@ -353,13 +359,15 @@ class StepCounter:
         around: Any = call.parent
         for inside in self.recorder.calls_under_way.take_off(call):
             self.recorder.abandon(inside)
-        requests = () if call.asked is None or around is not None else call.asked.requests
-        call.sites += [*requests, *updates, *call.own]
-        if around is None:
-            self.recorder.blocks.close(call, False)
+        asked: Any = call.asked
+        if around is not None:
+            around.sites += [*call.sites, *updates, *call.own]
+            around.asked = asked if around.method is ASKED else around.asked
         else:
-            around.sites += call.sites
-            around.asked = call.asked if around.method is ASKED else around.asked
+            sites = asked.whole
+            if call.sites or updates is not asked.updates:
+                sites = (*call.sites, *asked.requests, *updates, *call.own)
+            self.recorder.blocks.log(call, 0, sites, call.path)
         self.recorder.end_step(call)
 
     # Sites.
@@ -389,7 +397,8 @@ class StepCounter:
                     updates.append(site_of("update", "update", kind, parameter))
             elif parameter.requires_grad:  # other ranks hold it, and their traces name it
                 self.recorder.variables.index(parameter, None)
-        self._last = Asked(ids, layouts, requests, updates)
+        own = self.recorder.sites.number(self.index, STEP, "step")
+        self._last = Asked(ids, layouts, requests, updates, (*requests, *updates, own))
         return self._last
 
     def _forget(self, reference: object) -> None:
