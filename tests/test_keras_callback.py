@@ -11,7 +11,6 @@ from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras
-from tracer.hooks import wrapping
 
 pytestmark = pytest.mark.wide(rest="sweep")
 
@@ -79,8 +78,8 @@ def test_it_prints_a_line_for_so_many_steps(
 
 
 def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Mock(side_effect=wrapping.trace_of)
-    monkeypatch.setattr(wrapping, "trace_of", read)
+    read = Mock(side_effect=tracer.trace_of)
+    monkeypatch.setattr("tracer.keras.trace_of", read)
     callback = tracer.keras.TraceCallback(every=10)
     model = model_of(keras)
     fit(model, callback, epochs=3)

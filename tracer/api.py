@@ -4,15 +4,18 @@ No framework is imported before `wrap` or `record` is called.
 """
 
 import warnings
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.core import collectors
 from tracer.errors import OptimizerWarning, is_mistake, suppress_faults
 from tracer.evidence.collectors import COLLECTORS, evidence_on
-from tracer.hooks import recording, wrapping
-from tracer.hooks.recording import Recording as Recording, recording_of as recording_of
-from tracer.model.launches import of_this_process
+from tracer.hooks import recording
+from tracer.hooks.recording import (
+    Recording as Recording,
+    record as record,
+    recording_of as recording_of,
+)
+from tracer.hooks.wrapping import trace_of as trace_of
 from tracer.model.trace import Trace
 
 __tracebackhide__ = is_mistake
@@ -78,35 +81,6 @@ def _defects(recorder: "Recorder") -> str:
     return ""
 
 
-def trace_of(optimizer: object) -> Trace:
-    """The trace of a wrapped optimizer so far, frozen; training may go on.
-
-    It holds all complete steps of the outermost optimizer and of optimizers nested in it.
-    Raises `ValueError` if the optimizer was never wrapped.
-    """
-    trace = wrapping.trace_of(optimizer)
-    return Trace(of_this_process(trace.data), trace.objects)
-
-
-def record(*, effects: bool = False) -> AbstractContextManager[Recording]:
-    """Trace every optimizer that is used in the block; yields a `Recording`.
-
-    Only what runs in the block counts: its steps are numbered from 1. `record` wraps optimizers
-    and, at the end of the block, unwraps them, except for those that the program itself wrapped.
-    Functions traced before the block are traced again, and `effects=True` compares the variables
-    before and after each step, as `wrap` does.
-
-    >>> import tensorflow as tf, tracer
-    >>> weight = tf.Variable([1.0])
-    >>> with tracer.record() as recording:
-    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
-    >>> recording.trace().updates()
-    1
-    """
-    return recording.record(effects=effects)
-
-
 def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:
     """Print what an optimizer did: the answer first, then the counts.
 
@@ -123,5 +97,4 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     formats.print_report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
 
 
-for _function in (wrap, trace_of):
-    vars(_function)["autograph_info__"] = None  # AutoGraph does not convert functions with this
+vars(wrap)["autograph_info__"] = None  # AutoGraph does not convert functions with this

@@ -23,6 +23,7 @@ from tracer.core import settle
 from tracer.core.backend import Root, Surroundings, passed_to_any
 from tracer.core.counters import Counted, Counts
 from tracer.core.optimizers import Optimizers
+from tracer.model.launches import of_this_process
 from tracer.model.names import distinct, finder
 from tracer.model.records import (
     Block,
@@ -77,7 +78,7 @@ class Reader:
         """The frozen trace since a baseline, up to the last complete step of each replica."""
         self._root.blocks.wait()
         data, objects = self._data(self._copy(), THE_BEGINNING if since is None else since)
-        return Trace(data, finder(objects, self._root.backend.canonical))
+        return Trace(of_this_process(data), finder(objects, self._root.backend.canonical))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
         """The trace after `baseline`, or the whole trace, with steps numbered from 1.

@@ -163,7 +163,21 @@ class Recording(Holder):
 
 @contextmanager
 def record(*, effects: bool = False) -> Iterator[Recording]:
-    """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
+    """Trace every optimizer that is used in the block; yields a `Recording`.
+
+    Only what runs in the block counts: its steps are numbered from 1. `record` wraps optimizers
+    and, at the end of the block, unwraps them, except for those that the program itself wrapped.
+    Functions traced before the block are traced again, and `effects=True` compares the variables
+    before and after each step, as `wrap` does.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> with tracer.record() as recording:
+    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> recording.trace().updates()
+    1
+    """
     recording = Recording(effects=effects, of_all=True)
     with _ending(recording):
         with wrapping.lock:

@@ -143,7 +143,11 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
 
 
 def trace_of(optimizer: object) -> Trace:
-    """The trace of a wrapped optimizer so far: see `tracer.trace_of`."""
+    """The trace of a wrapped optimizer so far, frozen; training may go on.
+
+    It holds all complete steps of the outermost optimizer and of optimizers nested in it.
+    Raises `ValueError` if the optimizer was never wrapped.
+    """
     binding = _binding_of(optimizer)
     if binding is None:
         raise ValueError(
@@ -227,4 +231,5 @@ def _bring_in(optimizer: object, binding: Binding) -> Binding:
 
 
 registry.bring_in = _bring_in
-vars(unwrap)["autograph_info__"] = None  # AutoGraph does not convert functions with this
+for _function in (trace_of, unwrap):
+    vars(_function)["autograph_info__"] = None  # AutoGraph does not convert functions with this
