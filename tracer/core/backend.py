@@ -417,7 +417,7 @@ class Backend:
 
     def rate_of(self, optimizer: object) -> Any:
         """The optimizer's learning rate: a number, a variable, or a schedule."""
-        own = object.__getattribute__(optimizer, "__dict__")
+        own = own_attributes(optimizer)
         hyper = own.get("_hyper")  # of legacy optimizers
         if hyper is not None:
             return hyper.get("learning_rate")
@@ -435,7 +435,7 @@ class Backend:
 
     def rates_of(self, optimizer: object) -> Sequence[tuple[Any, Any]]:
         """The learning rate and weight decay of each parameter group."""
-        own = object.__getattribute__(optimizer, "__dict__")
+        own = own_attributes(optimizer)
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
         rate = rate if isinstance(rate, float | int) else self.number_in(rate)
         if own.get("_initial_decay"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core import locks
-from tracer.core.backend import Backend, Blocks
+from tracer.core.backend import Backend, Blocks, own_attributes
 from tracer.core.call_paths import line_of_caller
 from tracer.core.late_wrap import Late
 from tracer.errors import suppress_faults
@@ -217,7 +217,7 @@ class Optimizers:
 
         Only plain attributes are read.
         """
-        own = object.__getattribute__(optimizer, "__dict__")
+        own = own_attributes(optimizer)
         delegating = "DelegatingTrackableMixin" in [
             base.__name__ for base in type(optimizer).__mro__
         ]
@@ -249,7 +249,7 @@ def _remains_of(optimizer: object) -> Any:
     A program's report is read at its end, when optimizers made in a function are gone. A variable
     in a graph of TensorFlow 1 is not kept, because it would keep the graph alive.
     """
-    own = object.__getattribute__(optimizer, "__dict__")
+    own = own_attributes(optimizer)
     kept = {"_iterations": getattr(optimizer, "_iterations", None), _SCALE: _scale_in(own)}
     variables = {key: each for key, each in kept.items() if getattr(each, "graph", None) is None}
     return SimpleNamespace(**variables)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from tracer.core.backend import Root
+from tracer.core.backend import Root, own_attributes
 from tracer.core.calls import Call, Step
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.optimizers import Binding
@@ -248,5 +248,5 @@ def _schedule(rate: Any, optimizer: object) -> tuple[str, object]:
 
 def _is_around(optimizer: object, others: Sequence[object]) -> bool:
     """Whether one of the others is an attribute of this optimizer."""
-    held = {*map(id, object.__getattribute__(optimizer, "__dict__").values())}
+    held = {*map(id, own_attributes(optimizer).values())}
     return any(id(each) in held for each in others if each is not optimizer)

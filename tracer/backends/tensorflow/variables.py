@@ -142,7 +142,7 @@ _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
 
 def own_handles(optimizer: object) -> list[tf.Tensor]:
     """The handles of variables that usually only the optimizer writes to."""
-    own = object.__getattribute__(optimizer, "__dict__")
+    own = backend.own_attributes(optimizer)
     shared = _handles_in([own.get(name) for name in _NOT_ITS_STATE])
     others = {id(handle) for handle in shared}
     found = _handles_in([value for name, value in own.items() if name not in _NOT_ITS_STATE])
