@@ -151,3 +151,16 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
     assert "never updated: skipped by the loss scale" in text
     assert re.search(r"\n1-40 .*skipped by the loss scale", text)
     assert "gradients came" not in text
+
+
+def test_a_class_that_may_drop_gradients_is_named_with_the_loss_scale() -> None:
+    """Such as one that accumulates: which of the two left a step out is not seen."""
+    trace = traces.all_skipped()
+    first, *others = trace.data.optimizers
+    own = (*first.evidence, ClassMethod("own step", "apply"))
+    optimizers = (msgspec.structs.replace(first, evidence=own), *others)
+    trace = traces.changed(trace, optimizers=optimizers)
+    named = f"skipped by the loss scale, or dropped by {first.class_name.rpartition('.')[2]}.apply"
+    assert trace.answer().count(named) == 1
+    (found,) = trace.findings()
+    assert named in found.text

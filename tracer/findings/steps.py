@@ -37,6 +37,7 @@ from tracer.model.phrases import (
     accumulated_steps,
     class_of,
     has_ended,
+    or_dropped,
     reason,
     skipper,
 )
@@ -371,7 +372,8 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     is_low = hopeless and isinstance(now, int | float) and now < 1  # Keras 3 has no limit
     yield Case(
         f"{'At least ' if every > 1 else ''}{some(number, 'step')} of {steps:,}"
-        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}: {which}"
+        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}"
+        f"{or_dropped(summary)}: {which}"
         f"{f'; the scale has fallen to {now:g}' if is_low else ''}.",
         _OTHERS.get(by, _GOES_ON).format(summary.dialect.advice("find-nan")),
         "warning" if hopeless else "info",

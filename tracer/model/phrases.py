@@ -147,13 +147,23 @@ def not_applied(summary: Summary) -> str:
         (summary.total(measures.discarded), "accumulated"),
     )
     known = ", or ".join(filter(None, (accumulated, by and f"skipped by {by}")))
-    return known or first_true(
-        (summary.total(measures.zeroed), SET_TO_ZERO),
-        (
-            summary.replicas and every(summary, measures.updates, summary.replicas[0]),
-            "accumulating, it seems",
-        ),
+    return (
+        f"{known}{or_dropped(summary)}"
+        if known
+        else first_true(
+            (summary.total(measures.zeroed), SET_TO_ZERO),
+            (
+                summary.replicas and every(summary, measures.updates, summary.replicas[0]),
+                "accumulating, it seems",
+            ),
+        )
     )
+
+
+def or_dropped(summary: Summary) -> str:
+    """`, or dropped by Half.apply`, if a class of the program may drop gradients; else empty."""
+    own = ((class_of(each), found.method) for each, found in summary.methods_that("own step"))
+    return next((f", or dropped by {name}.{method}" for name, method in own), "")
 
 
 # Loss scales and accumulation.
