@@ -6,16 +6,19 @@ No framework is imported before `wrap` or `record` is called.
 import warnings
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from tracer.backends.backend_list import backend_of
 from tracer.core import collectors
+from tracer.core.registry import PROGRAM, recorder_of
 from tracer.errors import OptimizerWarning, is_mistake, suppress_faults
 from tracer.evidence.collectors import COLLECTORS, evidence_on
-from tracer.hooks import recording
+from tracer.hooks.family import kind_to_trace
 from tracer.hooks.recording import (
     Recording as Recording,
     record as record,
     recording_of as recording_of,
+    report_made,
 )
-from tracer.hooks.wrapping import trace_of as trace_of
+from tracer.hooks.wrapping import hold, trace_of as trace_of
 from tracer.model.trace import Trace
 
 __tracebackhide__ = is_mistake
@@ -62,10 +65,14 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    wrapped, recorder, is_new = recording.wrap(optimizer, retrace=retrace, effects=effects)
+    backend = backend_of(kind_to_trace(optimizer))
+    made: T = backend.to_wrap(optimizer)
+    is_new = recorder_of(backend.standing_for(made)) is None
+    recorder = hold(made, PROGRAM, seen=is_new, retrace=retrace, effects=effects)
+    report_made(made)
     if is_new and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
-    return wrapped
+    return made
 
 
 def _defects(recorder: "Recorder") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 from weakref import ref
 
 import wrapt
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
 from tracer.core.optimizers import forget_numbers
 from tracer.core.recorder import Recorder
-from tracer.core.registry import PROGRAM, Holder, recorder_of
+from tracer.core.registry import Holder, recorder_of
 from tracer.core.snapshot import THE_BEGINNING
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
@@ -30,8 +30,6 @@ from tracer.model.records import Note
 from tracer.model.trace import Trace
 
 __tracebackhide__ = is_mistake
-
-T = TypeVar("T")
 
 
 class Recording(Holder):
@@ -233,20 +231,7 @@ _active: list[Recording] = []
 """The recordings whose block is running: new optimizers are reported to them."""
 
 
-def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
-    """Hold an optimizer for the program, and have running recordings hold it, too.
-
-    Returns what the program is to train with, its recorder, and whether it was never traced before.
-    """
-    backend = backend_of(kind_to_trace(given))
-    made: T = backend.to_wrap(given)
-    known = recorder_of(backend.standing_for(made))
-    recorder = wrapping.hold(made, PROGRAM, seen=known is None, retrace=retrace, effects=effects)
-    _made(made)
-    return made, recorder, known is None
-
-
-def _made(optimizer: object, *, making: bool = False) -> None:
+def report_made(optimizer: object, *, making: bool = False) -> None:
     """Have all running recordings hold a new optimizer."""
     for recording in list(_active):
         recording.attach(optimizer, making=making)
@@ -263,4 +248,4 @@ def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
     with wrapping.lock:
         for backend in finders(load=True):
-            backend.listen(_made if _active else None)
+            backend.listen(report_made if _active else None)
