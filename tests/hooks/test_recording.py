@@ -49,6 +49,18 @@ def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_use
     assert trace.complete and alive is not before
 
 
+def test_an_optimizer_has_the_name_that_it_has_when_the_trace_is_read() -> None:
+    """The name at the end of its first step, if it is gone by then."""
+    weight = tf.Variable([0.0])
+    with tracer.record() as recording:
+        optimizer, gone = legacy.SGD(1.0), legacy.SGD(1.0, name="gone")
+        for each in (optimizer, gone):
+            _step(each, weight)
+        optimizer._name = "later"
+        del each, gone
+    assert [each.name for each in recording.trace().optimizers] == ["later", "gone"]
+
+
 @pytest.mark.parametrize("way", ["eager", "traced", "graph", "session"])
 def test_only_what_ran_in_the_block_is_in_its_trace(way: str) -> None:
     """Two optimizers were used before; in the block one of them is, only by what Python calls it

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
@@ -127,8 +126,7 @@ class Optimizers:
         for each in self.all:
             optimizer = each.optimizer()
             if optimizer is not None:
-                each.name = partial(str, each.name())  # once it is gone, too
-                each.remains = _remains_of(optimizer)
+                each.remains = _remains_of(each.name(), optimizer)
                 each.settings.update(self._settings(optimizer))
 
     def records(
@@ -243,7 +241,7 @@ def _scale_in(own: Mapping[str, Any]) -> Any:
     return own.get(_SCALE, own.get(f"_{_SCALE}"))
 
 
-def _remains_of(optimizer: object) -> Any:
+def _remains_of(name: str, optimizer: object) -> Any:
     """Keep the parts of an optimizer that are read after the program has released it.
 
     A program's report is read at its end, when optimizers made in a function are gone. A variable
@@ -252,4 +250,4 @@ def _remains_of(optimizer: object) -> Any:
     own = own_attributes(optimizer)
     kept = {"_iterations": getattr(optimizer, "_iterations", None), _SCALE: _scale_in(own)}
     variables = {key: each for key, each in kept.items() if getattr(each, "graph", None) is None}
-    return SimpleNamespace(**variables)
+    return SimpleNamespace(name=name, **variables)

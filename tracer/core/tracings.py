@@ -107,8 +107,8 @@ class Tracings:
             of = define()
             detail = _changes(self._last.get(of.function, of.arguments), of.arguments)
             self._last[of.function] = of.arguments
-            parts = (f"{part}: {_ADDRESS.sub('', text)}" for part, text in of.arguments.items())
-            signature = ", ".join(parts)
+            texts = (f"{name}: {_ADDRESS.sub('', text)}" for name, text in of.arguments.items())
+            signature = ", ".join(texts)
             begun = Graph(0, 0, of.function, signature, 1, 1, 0, after(), 0, of.path, detail)
             tracing = self._of[program] = Tracing(begun)
             self.all.append(tracing)

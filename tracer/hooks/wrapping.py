@@ -183,7 +183,7 @@ def _bind(
     base = recorder.backend.class_of(optimizer)
 
     def name() -> str:  # called late: the name is set during `__init__`
-        own = binding.optimizer()
+        own = binding.readable()
         names = (getattr(own, attribute, None) for attribute in ("name", "_name"))
         return next((name for name in names if isinstance(name, str) and name), base.__name__)
 
