@@ -35,6 +35,7 @@ from tracer.model.records import (
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace, summaries_of
 from tracer.model.tracefile import decode, encode, load_run
+from tracer.reporters.text import headline
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 
@@ -454,6 +455,17 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     assert data.graphs[-1] == Graph(1, 1, "f", "", 1, 0, 3, 0)
     assert [*map(str, data.notes)] == ["seen once"] and data.complete
     assert data.blocks[:2] == worker("").blocks
+
+
+@pytest.mark.parametrize("strategies", [["A", ""], ["", "A"], ["A", "B"], ["A", "A"], ["", ""]])
+def test_optimizers_under_several_strategies(strategies: list[str]) -> None:
+    """Which of them ran under which is not kept, so it is said of none; an idle one has none."""
+    parts = [replace(worker(""), environment={"strategy": each}) for each in strategies]
+    idle = replace(worker(""), blocks=(), environment={"strategy": ""})
+    data, _ = combine([(each, [ref(_Object()), ref(_Object())]) for each in (*parts, idle)])
+    heads = [headline(each) for each in summaries_of(Trace(data))]
+    assert [" under A" in each for each in heads] == [strategies == ["A", "A"]] * 3
+    assert not any(" under B" in each for each in heads)
 
 
 def test_variables_without_an_object_stay_apart() -> None:

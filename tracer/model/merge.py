@@ -242,6 +242,11 @@ def _joined(
             if table in places:
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
+    environment = {key: text for data in every for key, text in data.environment.items()}
+    ran_under = [data.environment.get("strategy", "").split(", ") for data in every if data.blocks]
+    strategies = {each or "none" for names in ran_under for each in names}
+    if strategies - {"none"}:
+        environment["strategy"] = ", ".join(sorted(strategies))
     blocks = (*tables["blocks"], *tables["calls"])
     passed = {*chain(*{entry.variables for block in blocks for entry in block.entries})}
     tables["not_updated"] = _not_updated(tables["not_updated"], passed)
@@ -255,7 +260,7 @@ def _joined(
         paths=tuple(tuple(numbers["lines"][line] for line in path) for path in numbers["paths"]),
         replicas=tuple(replicas.values()),
         notes=tuple(dict.fromkeys(note for data in every for note in data.notes)),
-        environment={key: text for data in every for key, text in data.environment.items()},
+        environment=environment,
         finished=all(data.finished for data in every),
         programs=tuple(program for data in every for program in data.programs),
         launch=max((e.launch for e in every if e.launch), key=lambda e: e.started, default=None),

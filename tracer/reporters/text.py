@@ -171,7 +171,7 @@ def headline(summary: Summary) -> str:
         (line, f" of {line}"),
         (nested, f" around {', '.join(map(class_of, nested))}"),
         (True, f" ({brand.format(keras2=keras2)})"),
-        (strategy, f" under {strategy}"),
+        (strategy and ", " not in strategy, f" under {strategy}"),  # else of which one is unknown
     )
     did = all_true(
         (True, f"{'' if trace.complete else 'at least '}{some(summary.steps, 'step')}"),
