@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from fuzz.batch import Node, Updates, counted, differ, main, require
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 from support.libraries import keras2, keras3, with_loss_scale
 from support.odometers import KINDS, ODOMETERS, raw, read
 from support.saved import assert_saved
@@ -280,7 +280,7 @@ class Maker:
 # What ran.
 
 ROWS = 250
-"""How many steps a program may have."""
+"""How many steps a program may have; one with more is not drawn."""
 
 
 class Log:
@@ -330,6 +330,7 @@ class Log:
         """What it says."""
         found = Ran()
         for replica, (cells, rows, _) in enumerate(self.places):
+            assume(int(rows) < ROWS)
             steps: list[Updates] = []
             table = cells.numpy().reshape(ROWS, -1)[: int(rows) + 1]
             for number, values in enumerate(table.tolist()):
