@@ -214,6 +214,25 @@ def test_nothing_is_said(name: str) -> None:
     assert not said(HEALTHY[name])
 
 
+def test_gradients_that_a_custom_step_keeps_for_the_next_call_were_not_used() -> None:
+    class Accumulating(torch.optim.SGD):  # type: ignore[misc]
+        calls = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.calls += 1
+            return super().step(closure) if self.calls % 2 else None
+
+    model = net()
+    optimizer = Accumulating(model.parameters(), 0.1)
+    with tracer.record() as recording:
+        for number in range(9):
+            loss_of(model).backward()
+            optimizer.step()
+            if number % 2 == 0:
+                optimizer.zero_grad()
+    assert not recording.trace().complete and not recording.trace().findings()
+
+
 def test_nothing_of_pytorch_stays_ours() -> None:
     before = torch.autograd.backward
     with tracer.record():

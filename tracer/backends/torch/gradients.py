@@ -16,14 +16,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import parameters_of
+from tracer.backends.torch.steps import STEP
 from tracer.core.backend import Root
 from tracer.core.call_paths import Paths
-from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.patches import Patch, patches
 from tracer.errors import suppress_faults
@@ -97,7 +97,7 @@ class GradientMonitor(Collector):
             self._waiting = [*(self._waiting or ()), path]
             self._came = self._weights if self._came is None else self._came
 
-    def step_ends(self, call: Step) -> None:
+    def step_ends(self, call: Any) -> None:
         """Check the gradient after a step, or after a step that a scaler skipped."""
         if _BACKWARD not in patches:
             return
@@ -105,9 +105,13 @@ class GradientMonitor(Collector):
             self.begin()
         GradientMonitor.steps += 1
         self.rests |= get_ident() in self.under_way  # the hook of a gradient calls `step`
+        # A custom step may keep the gradients for a later one.
+        requests = call.asked.requests if call.asked is not None else ()
+        skips = call.method is STEP and len(call.sites) == len(requests) + len(call.own)
         waiting, is_new = self._waiting or [], self._sample() is None
         number = self.passes if is_new else len(waiting)
         gradient, is_kept = self._look()
+        self.rests |= skips and gradient is not None
         if is_new:  # the optimizer was made before the recording, or no pass came
             self._is_unknown = self.steps > 1 or (gradient is not None and not number)
         if gradient is not None or not self.passes:
