@@ -46,7 +46,7 @@ ELSEWHERE = {
 }
 """Rules of a backend that another test is about."""
 
-ON_JAX = {"apply-raised", "gradients-left"}
+ON_JAX = {"apply-raised", "gradients-left", "updated-twice"}
 """The rules for Keras that rest on what is so on JAX alone."""
 
 for name in (MODULES[FRAMEWORK], "keras") if FRAMEWORK else ():
