@@ -25,7 +25,7 @@ class Made(NamedTuple):
     line: str
     number: int
     """The optimizer's number among those of the line."""
-    of: Counter[str]
+    by_line: Counter[str]
     """The number of optimizers that each line has made."""
 
 
@@ -158,7 +158,7 @@ class Optimizers:
                     *counted,
                 ),
                 traced.made.line,
-                made_as=(traced.made.number, traced.made.of[traced.made.line]),
+                made_as=(traced.made.number, traced.made.by_line[traced.made.line]),
             )
 
     def begin(self, index: int, retrace: bool) -> None:

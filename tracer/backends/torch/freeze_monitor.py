@@ -46,7 +46,7 @@ class _Parameter:
     """Whether it is in a model of the optimizer."""
     passed: bool = False
     """Whether the optimizer has it, or had it."""
-    is_elsewhere: bool = False
+    in_unused: bool = False
     """Whether an optimizer without a step had it at the first look."""
     why: WhyNot | None = None
     since: int = 0
@@ -126,7 +126,7 @@ class FreezeMonitor(Collector):
         for unused in _without_step() if not since else ():
             for own in parameters_of(unused.param_groups):
                 if id(own) in self._known:
-                    self._known[id(own)].is_elsewhere = True
+                    self._known[id(own)].in_unused = True
         for parameter in list(self._known.values()):
             own = parameter.reference()
             if own is not None:
@@ -146,7 +146,7 @@ class FreezeMonitor(Collector):
     def _not_passed(self) -> list[_Parameter]:
         """The parameters that no optimizer has; those of other models if they are `late`."""
         known = list(self._known.values())
-        others = [each for each in known if not (each.passed or each.is_elsewhere)]
+        others = [each for each in known if not (each.passed or each.in_unused)]
         others = [each for each in others if each.is_near or each.late is not None]
         if not (all(each.is_near for each in others) or self._is_astray()):
             others = [each for each in others if each.is_near]
