@@ -271,12 +271,17 @@ class Recorder(Root):
         A pair is recorded when it is taken. If effects are on, its variable is compared.
         """
         effects, pair_types = self.blocks.counters.effects, (tuple, list)
+        known_ones = self.sites.of_objects if call.place is EAGER else {}
         for pair in pairs:
             try:
                 if isinstance(pair, pair_types) and len(pair) == 2:  # else it will be refused
                     gradient, variable = pair
                     kind = self._kind_of(gradient)
-                    site = self._site_of(call, optimizer, method, "request", kind, variable)
+                    key = id(variable), method, "request", kind, call.replica, optimizer
+                    known = known_ones.get(key)
+                    site = known[1] if known is not None and known[0]() is variable else None
+                    if site is None:  # a known variable needs no call: this runs for each
+                        site = self._site_of(call, optimizer, method, "request", kind, variable)
                     if site is not None:
                         call.sites.append(site)
                         if call.place is not EAGER:
