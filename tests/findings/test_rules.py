@@ -584,12 +584,11 @@ def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
     assert bad(silent(3 * every + 1), "updates-stopped")
 
 
-@pytest.mark.parametrize(
-    ("asked", "others", "said"),
-    [(11, 20, "but not applied"), (10, 12, "no longer passed"), (10, 11, "")],
-)
+STOPPED = [(11, 20, "but not applied"), (10, 12, "no longer passed"), (10, 11, "")]
+
+
+@pytest.mark.parametrize(("asked", "others", "said"), STOPPED)
 def test_why_updates_stopped_after_step_10(asked: int, others: int, said: str) -> None:
-    """The last gradient was passed in one step, and other variables were updated until another."""
     made = trace(
         block([step(), request(0)], Run(1, 1, 20), graph=True),
         block([update(0)], Run(1, 1, others), is_step=False, graph=True),

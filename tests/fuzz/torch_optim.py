@@ -59,8 +59,6 @@ BASES: dict[str, Callable[[Any], Any]] = {
     "rmsprop": partial(torch.optim.RMSprop, lr=1.0, alpha=0.0, eps=0.0),
     "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=2),
 }
-SPARSE = "odometer", "sgd", "sgd foreach"
-"""Those that take sparse gradients."""
 
 
 def _parameters(optimizer: Any) -> list[Any]:
@@ -335,7 +333,8 @@ class Run:
     def give(self, slot: Slot, flags: Sequence[bool], way: str = "") -> None:
         """Give gradients; those that were there get the value, too."""
         value = float("inf") if way == "infinite" else -1.0
-        is_sparse = flags[-1] and way == "step" and slot.made.base in SPARSE
+        takes_sparse = slot.made.base in ("odometer", "sgd", "sgd foreach")
+        is_sparse = takes_sparse and flags[-1] and way == "step"
         for place, parameter in enumerate(self.pool):
             if any(parameter is each for each in _parameters(slot.optimizer)):
                 wanted = flags[place % POOL] and parameter.requires_grad
