@@ -65,7 +65,7 @@ _SCALES = {
     explanation=(
         "TensorFlow: layers that became trainable after tracing. `torch.optim`: "
         "parameters of a trained model that get gradients. Silent where it is unclear "
-        "which model an optimizer trains."
+        "which model an optimizer trains, or if other threads may write gradients."
     ),
     needs=("steps", "complete"),
 )

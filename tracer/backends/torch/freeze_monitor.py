@@ -166,7 +166,7 @@ def _without_step() -> Iterator[compat.Optimizer]:
 
 
 def _may_train(frame: FrameType) -> bool:
-    """True for code that may run a backward pass; PyTorch's own threads run none of their own."""
+    """True for code that may run a backward pass: the program's, and packages that use PyTorch."""
     module = str(frame.f_globals.get("__name__"))
     if module.startswith(("torch.", "tracer.")):
         return module.startswith("torch.autograd")
