@@ -1,5 +1,6 @@
 """What Keras 3 alone has on PyTorch; `truth/test_keras.py` has what each backend has."""
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -153,3 +154,23 @@ def test_layers_their_variables_and_their_parameters(trains: Any) -> None:
     for each in (frozen.kernel, frozen.kernel.value):
         with pytest.raises(AssertionError, match="got 0 for"), tracer.assert_all_updated([each]):
             train()
+
+
+def test_the_parameters_of_models_that_are_gone_were_passed() -> None:
+    """And what is frozen later has one row, not another one of the same name."""
+
+    def train() -> None:
+        for trainable in (True, False):
+            net = keras.Sequential(
+                [keras.Input((3,)), keras.layers.Dense(1), keras.layers.Dense(1)]
+            )
+            for layer_trains in (True, trainable):
+                net.layers[0].trainable = layer_trains
+                net.compile("sgd", "mse")
+                net.train_on_batch(np.ones((4, 3)), np.ones((4, 1)))
+
+    with tracer.record() as recording:
+        train()
+        gc.collect()
+    rows = [(each.why, len(each.variables)) for each in recording.trace().data.not_updated]
+    assert rows == [("frozen", 2)] and len(recording.trace().variables) == 8

@@ -205,10 +205,17 @@ def test_what_an_optimizer_without_a_step_had_is_passed_though_it_is_gone() -> N
     assert {each.code for each in recording.trace().findings()} == {"never-used"}
 
 
-@pytest.mark.parametrize("runs", ["the program", "a package", "autograd"])
+@pytest.mark.parametrize(
+    "runs",  # the module of the other thread, what it calls PyTorch, and its file
+    [
+        ("train", "nothing", "train.py"),
+        ("trainer", "torch", "/site-packages/trainer.py"),
+        ("torch.autograd.graph", "torch", "/site-packages/torch/autograd/graph.py"),
+    ],
+)
 @pytest.mark.parametrize("is_near", [False, True])
 def test_gradients_that_another_thread_may_write_are_not_read(
-    monkeypatch: pytest.MonkeyPatch, runs: str, is_near: bool
+    monkeypatch: pytest.MonkeyPatch, runs: Any, is_near: bool
 ) -> None:
     """A backward pass may write them without Python's lock, which crashed PyTorch."""
     read, look = set[int](), freeze_monitor._Parameter.look
@@ -223,11 +230,13 @@ def test_gradients_that_another_thread_may_write_are_not_read(
     if not is_near:
         del models
     entered, done = threading.Event(), threading.Event()
-    home = {"the program": "train", "a package": "torchtrainer", "autograd": "torch.autograd.graph"}
-    outside: dict[str, Any] = {"__name__": home[runs], "entered": entered, "done": done}
-    outside |= {} if runs == "the program" else {"torch": torch}
-    file = "train.py" if runs == "the program" else "/site-packages/torchtrainer.py"
-    exec(compile("def work():\n    entered.set()\n    done.wait(60)\n", file, "exec"), outside)
+    outside: dict[str, Any] = {
+        "entered": entered,
+        "done": done,
+        "__name__": runs[0],
+        runs[1]: torch,
+    }
+    exec(compile("work = lambda: entered.set() or done.wait(60)", runs[2], "exec"), outside)
     thread = threading.Thread(target=outside["work"])
     thread.start()
     entered.wait(60)

@@ -127,12 +127,22 @@ class PyTorchBackend(backend.Backend):
         return tensor.detach().cpu().double().numpy() if can_be_read else None
 
 
+class Variables(backend.Variables):
+    """The parameters in the variables of Keras, as in its models and in optimizers of PyTorch."""
+
+    def index(self, variable: object, graph: object, named: object = None) -> int:
+        """Return the index of the parameter, which has the name of the Keras variable."""
+        return super().index(tensor_of(variable), graph, variable)
+
+
 class TorchBackend(PyTorchBackend, KerasBackend):
     """Keras on PyTorch.
 
     Dynamo traces a method without running it, and compiled code calls no method. So while Dynamo
     traces a method of a traced class, the method leaves a note and calls that of the plain class.
     """
+
+    new_variables = Variables
 
     def members(
         self, base: type, kind: OptimizerKind, methods: Mapping[str, Callable[..., object]]
