@@ -55,6 +55,7 @@ def by_pytorch(*blocks: Block) -> Trace:
 
 
 STEP = block([step(), request(0)], Run(1, 1, 5))
+MISSING = block([step(), request(0, kind="none")], Run(1, 1, 5))
 DIRECT = block([update(0)], is_step=False, total=3, outside=True)
 EAGER = block([step(), update(0)], Run(1, 1, 2))
 COMPILED = msgspec.structs.replace(
@@ -120,10 +121,7 @@ def by_own_methods(*kinds: Kind) -> Trace:
             by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),
             "Each of 3 steps made 1 update: 3 updates in 8 steps; 5 of the steps updated nothing",
         ),
-        (
-            by_pytorch(block([step(), request(0, kind="none")], Run(1, 1, 2))),
-            "No update was made: 0 updates in 2 steps (no gradient came).",
-        ),
+        (by_pytorch(MISSING), "No update was made: 0 updates in 5 steps (no gradient came)."),
     ],
 )
 def test_what_is_said(trace: Trace, expected: str) -> None:

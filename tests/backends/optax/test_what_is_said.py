@@ -307,8 +307,7 @@ def test_arrays_without_their_path(assertion: Any, part: Any) -> None:
     """All leaves are updated, so one assertion is false; neither can know it."""
     tx = tracer.wrap(optax.sgd(1.0))
     tree = {"hidden": params(), "out": jnp.ones(3)}
-    unknown = r"holds no variable ('hidden'|.*: give the whole)"
-    judged(tx, assertion(part(tree), optimizer=tx), unknown, tree)
+    judged(tx, assertion(part(tree), optimizer=tx), r"no variable ('hidden'|.*: give the)", tree)
     judged(tx, tracer.assert_never_updated({"frozen": jnp.ones(9)}), "", tree)  # of no such shape
 
 
