@@ -3,7 +3,6 @@
 Most programs are in `twins/on_torch.py`.
 """
 
-import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -192,30 +191,19 @@ def test_what_an_optimizer_without_a_step_had_is_passed_though_it_is_gone() -> N
     model = net()
 
     def train() -> None:
-        optimizer = SGD(model[0].parameters(), 0.1)
-        unused = SGD(model[1].parameters(), 0.1)
-        for _ in range(3):
-            step(optimizer, model)
-        assert unused.param_groups
+        optimizer, _unused = [SGD(model[layer].parameters(), 0.1) for layer in (0, 1)]
+        step(optimizer, model)
 
     with tracer.record() as recording:
         train()
-        gc.collect()
-    assert recording.trace().data.not_updated == ()
-    assert {each.code for each in recording.trace().findings()} == {"never-used"}
+    trace = recording.trace()
+    assert (trace.data.not_updated, [each.code for each in bad(trace)]) == ((), ["never-used"])
 
 
-@pytest.mark.parametrize(
-    "runs",  # the module of the other thread, what it calls PyTorch, and its file
-    [
-        ("train", "nothing", "train.py"),
-        ("trainer", "torch", "/site-packages/trainer.py"),
-        ("torch.autograd.graph", "torch", "/site-packages/torch/autograd/graph.py"),
-    ],
-)
+@pytest.mark.parametrize("module", ["train", "trainer", "torch.autograd.graph"])
 @pytest.mark.parametrize("is_near", [False, True])
 def test_gradients_that_another_thread_may_write_are_not_read(
-    monkeypatch: pytest.MonkeyPatch, runs: Any, is_near: bool
+    monkeypatch: pytest.MonkeyPatch, module: str, is_near: bool
 ) -> None:
     """A backward pass may write them without Python's lock, which crashed PyTorch."""
     read, look = set[int](), freeze_monitor._Parameter.look
@@ -230,13 +218,10 @@ def test_gradients_that_another_thread_may_write_are_not_read(
     if not is_near:
         del models
     entered, done = threading.Event(), threading.Event()
-    outside: dict[str, Any] = {
-        "entered": entered,
-        "done": done,
-        "__name__": runs[0],
-        runs[1]: torch,
-    }
-    exec(compile("work = lambda: entered.set() or done.wait(60)", runs[2], "exec"), outside)
+    outside: dict[str, Any] = {"entered": entered, "done": done, "__name__": module}
+    outside |= {"torch": torch} if module == "trainer" else {}
+    file = "train.py" if module == "train" else f"/site-packages/{module}.py"
+    exec(compile("work = lambda: entered.set() or done.wait(60)", file, "exec"), outside)
     thread = threading.Thread(target=outside["work"])
     thread.start()
     entered.wait(60)

@@ -58,26 +58,20 @@ def test_the_peak_of_a_rate_is_known_after_another_group_comes() -> None:
     assert said(tracer.trace_of(optimizer)) == text
 
 
-def test_the_rate_of_a_group_that_comes_later_is_known_when_the_optimizer_is_gone() -> None:
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_rate_of_a_group_that_comes_later_is_known_when_the_optimizer_is_gone(
+    moves: bool,
+) -> None:
     model = torch.nn.Linear(3, 1)
     with tracer.record() as recording:
-        optimizer = torch.optim.SGD([model.weight], 0.1)
+        optimizer = torch.optim.SGD([*model.parameters()][: 1 + moves], 0.1)
         step(model, optimizer)
-        optimizer.add_param_group({"params": [model.bias], "lr": 0.01})
+        bias = optimizer.param_groups[0]["params"].pop() if moves else model.bias
+        optimizer.add_param_group({"params": [bias], "lr": 0.01})
         step(model, optimizer)
         del optimizer
-    text = "Learning rate 0.1 on 1 parameter and 0.01 on 1 parameter."
-    assert said(recording.trace()) == text
-
-
-def test_parameters_that_move_to_another_group_have_no_rates_by_rank() -> None:
-    model = torch.nn.Linear(3, 1)
-    groups = [{"params": [*model.parameters()]}, {"params": [], "lr": 0.01}]
-    optimizer = tracer.wrap(torch.optim.SGD(groups, 0.1))
-    step(model, optimizer)
-    optimizer.param_groups[1]["params"] = [optimizer.param_groups[0]["params"].pop()]
-    step(model, optimizer)
-    assert said(tracer.trace_of(optimizer)) == "Learning rate 0.1 and 0.01."
+    of = ("", "") if moves else (" on 1 parameter", " on 1 parameter")
+    assert said(recording.trace()) == "Learning rate 0.1{} and 0.01{}.".format(*of)
 
 
 def test_a_rate_that_a_hook_after_the_step_sets_is_not_that_of_the_step() -> None:
