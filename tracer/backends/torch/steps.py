@@ -367,6 +367,7 @@ class StepCounter:
             sites = asked.whole
             if call.sites or updates is not asked.updates:
                 sites = (*call.sites, *asked.requests, *updates, *call.own)
+            call.sites = sites  # collectors ask for them
             self.recorder.blocks.log(call, 0, sites, call.path)
         self.recorder.end_step(call)
 
