@@ -111,6 +111,18 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
     assert (said(trace), trace.data.rates[0].variables) == (f"Learning rate {text}.", (0,))
 
 
+def test_a_rate_is_only_read_beside_a_step_of_the_program_that_may_set_another() -> None:
+    class Halved(keras3.optimizers.SGD):  # type: ignore[misc]
+        def apply_gradients(self, *given: Any) -> None:
+            self.learning_rate.assign(0.25)
+            super().apply_gradients(*given)
+            self.learning_rate.assign(0.5)
+
+    optimizer, step = training(Halved(0.5))
+    step()
+    assert said(tracer.trace_of(optimizer)) == "Learning rate 0.5, read once."
+
+
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     """Keras 3 makes what is around it with 0."""

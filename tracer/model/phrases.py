@@ -333,13 +333,17 @@ def _by_text(rates: Sequence[Rate]) -> dict[str, set[int]]:
 
 
 def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
-    """` in all steps` if each was read, else `, read 12 times`; empty if they moved or differ."""
+    """` in all steps` if each was read, else `, read 12 times`; empty if they moved or differ.
+
+    A step of the program's own may set a rate for itself, so a look beside it proves less.
+    """
     looks = min(rate.looks for rate in rates)
+    is_beside = looks and any(summary.methods_that("own step"))
     known, *others = {sum(run.count for run in rate.runs) for rate in rates}
     moved = any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates)
     return first_true(
         (moved or others, ""),
-        (0 < looks < known, f", read {times(looks)}"),
+        (is_beside or 0 < looks < known, f", read {times(looks)}"),
         (known == summary.steps, " in all steps"),
         (True, f" in {some(known, 'step')}"),
     )
