@@ -17,6 +17,9 @@ from tracer.model.records import Graph
 MAX_NAMES = 3
 """The most changed parts of arguments that are named."""
 
+MAX_ARGUMENTS = 16
+"""The most arguments that a signature names: a program of JAX may have thousands."""
+
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 TotalOf = Callable[[int, int], int]
@@ -107,13 +110,25 @@ class Tracings:
             of = define()
             detail = _changes(self._last.get(of.function, of.arguments), of.arguments)
             self._last[of.function] = of.arguments
-            texts = (f"{name}: {_ADDRESS.sub('', text)}" for name, text in of.arguments.items())
-            signature = ", ".join(texts)
+            signature = _signature(of.arguments)
             begun = Graph(0, 0, of.function, signature, 1, 1, 0, after(), 0, of.path, detail)
             tracing = self._of[program] = Tracing(begun)
             self.all.append(tracing)
         tracing.parts.append(part)
         tracing.failed |= failed
+
+
+def _signature(arguments: Arguments) -> str:
+    """The last arguments, as those of a model come first, after the number of the others.
+
+    >>> _signature({"x": "float32[2]", "train": "True"})
+    'x: float32[2], train: True'
+    >>> _signature({f"x{number}": "int32[]" for number in range(1000)})[:27]
+    '984 others, x984: int32[], '
+    """
+    texts = [f"{name}: {_ADDRESS.sub('', text)}" for name, text in arguments.items()]
+    others = len(texts) - MAX_ARGUMENTS
+    return ", ".join(texts if others <= 0 else [f"{others:,} others", *texts[others:]])
 
 
 def _changes(old: Arguments, new: Arguments) -> str:
