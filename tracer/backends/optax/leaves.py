@@ -36,6 +36,8 @@ class Leaves(backend.Variables):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._leaves: dict[tuple[str, tuple[int, ...], str], Leaf] = {}
+        self._names: dict[object, list[str]] = {}
+        """The names of the leaves of each structure: an eager step asks for them three times."""
 
     def pairs(self, values: object, named: object) -> Pairs | None:
         """Each value in `values`, also None, with the leaf at its place in the tree `named`.
@@ -43,15 +45,24 @@ class Leaves(backend.Variables):
         None if the numbers of leaves differ. An Equinox model also contains functions and numbers,
         which have no gradient.
         """
-        arrays = _flat(named)
+        arrays, structure = jax.tree.flatten(named, is_leaf=_is_none)
         flat = arrays if values is named else _flat(values)
         if len(flat) != len(arrays):
             return None
+        names = self._names_in(named, structure)
         return [
             (value, self._leaf(name, value if array is None else array))
-            for value, array, name in zip(flat, arrays, names_in(named), strict=True)
+            for value, array, name in zip(flat, arrays, names, strict=True)
             if value is not None or _is_weight(array)
         ]
+
+    def _names_in(self, tree: object, structure: object) -> list[str]:
+        """The names of the leaves of a tree with this structure."""
+        with suppress(TypeError, ValueError):  # its objects other than arrays cannot be compared
+            if structure not in self._names:
+                self._names[structure] = names_in(tree)
+            return self._names[structure]
+        return names_in(tree)
 
     def _leaf(self, name: str, array: object) -> Leaf:
         key = name, tuple(map(int, getattr(array, "shape", ()))), _dtype_of(array)

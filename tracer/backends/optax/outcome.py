@@ -119,8 +119,8 @@ def _count_in(state: "OptState") -> jax.Array | None:
 def rate_in(transformation: object, state: "OptState") -> jax.Array | int:
     """The bits of the learning rate in a state, if it is the only one of a transformation."""
     rates = [held.hyperparams.get("learning_rate") for held in _named(state, "InjectStateful")]
-    own = rates_in(transformation)
-    is_only = len(rates) == len(own) == 1 and not (callable(own[0]) and is_of_optax(own[0]))
+    own = rates_in(transformation) if len(rates) == 1 else ()  # in each eager step
+    is_only = len(own) == 1 and not (callable(own[0]) and is_of_optax(own[0]))
     is_known = is_only and getattr(rates[0], "shape", None) == ()
     return values.bits_of_rate(rates[0]) if is_known else values.NO_RATE
 
