@@ -106,7 +106,9 @@ DENSE: object = torch.strided
 
 def kind_of(layout: object) -> Kind:
     """The kind of a gradient with this layout; None means no gradient."""
-    return "none" if layout is None else "dense" if layout in (DENSE, torch._mkldnn) else "sparse"
+    if layout is DENSE or layout is torch._mkldnn:
+        return "dense"
+    return "none" if layout is None else "sparse"
 
 
 def behind_proxies(optimizer: object, *around: object) -> Optimizer | None:
