@@ -394,7 +394,6 @@ def third_party(session: nox.Session) -> None:
     session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", *TEST)
     session.install("keras-adamw==1.38", "adabelief-tf==0.2.1", "gin-config==0.5.0")
     session.install("transformers==4.57.*", "tensorflow-recommenders==0.7.7")
-    session.install("tensorflow-model-optimization==0.8.1")
     # Of TF Models the optimizers are enough, which need gin-config alone.
     session.install("--no-deps", "tf-models-official==2.15.0")
     # It asks for a NumPy that is older than TensorFlow 2.15 allows, and works with that one.

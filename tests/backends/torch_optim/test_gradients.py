@@ -233,6 +233,23 @@ def test_gradients_that_a_custom_step_keeps_for_the_next_call_were_not_used() ->
     assert not recording.trace().complete and not recording.trace().findings()
 
 
+def test_a_zero_grad_that_was_forgotten_with_a_step_by_that_of_the_base_class() -> None:
+    """Also after a plain optimizer, whose sites such a step has, too."""
+
+    class Derived(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    for kind in (SGD, Derived):
+        model = net()
+        with tracer.record() as recording:
+            optimizer = kind(model.parameters(), 0.001)
+            for _ in range(30):
+                loss_of(model).backward()
+                optimizer.step()
+        assert [each.code for each in recording.trace().findings()] == ["gradients-added"]
+
+
 def test_nothing_of_pytorch_stays_ours() -> None:
     before = torch.autograd.backward
     with tracer.record():
