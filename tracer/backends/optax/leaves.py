@@ -5,6 +5,7 @@ path in the tree, its shape and its dtype.
 """
 
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import jax
@@ -106,10 +107,14 @@ def _is_no_variable(leaf: object) -> bool:
 
 def _dtype_of(array: object) -> str:
     """The dtype of a leaf in JAX; a number or a NumPy array may have more bits."""
-    dtype = getattr(array, "dtype", type(array))
-    with suppress(TypeError, ValueError):  # a dtype of JAX's own, such as that of keys
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return str(dtype)
+    dtype: Any = getattr(array, "dtype", type(array))
+    if not hasattr(array, "aval"):  # no array of JAX: those have the dtype that JAX made of theirs
+        with suppress(TypeError, ValueError):  # a dtype of JAX's own, such as that of keys
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return _text_of(dtype)
+
+
+_text_of = cache(str)  # NumPy makes the name of a dtype in Python
 
 
 def _flat(tree: object) -> list[Any]:

@@ -129,7 +129,7 @@ def _named(state: "OptState", *names: str) -> list["OptState"]:
     """The outermost states in a state whose class names begin so."""
 
     def is_named(held: "OptState") -> bool:
-        return _name(held).startswith(names)
+        return type(held).__name__.startswith(names)  # asked for each leaf of a state
 
     return [*filter(is_named, jax.tree.leaves(state, is_leaf=is_named))]
 
