@@ -8,6 +8,7 @@ No TensorFlow.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, product
 from typing import Any, Literal
 
@@ -289,8 +290,13 @@ class Counts:
 
     def step_unknown(self, measure: Measure) -> int:
         """The part of the total that ran in unknown steps."""
+        return sum(number * measure(block) for block, number in self._lost)
+
+    @cached_property
+    def _lost(self) -> list[tuple[Block, int]]:
+        """The blocks that ran in unknown steps, and how often: each row of a long run asks."""
         lost = ((block, block.step_unknown) for block in self._on[None] if not block.outside)
-        return sum(number * measure(block) for block, number in lost if number)
+        return [(block, number) for block, number in lost if number]
 
     def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
         """The counts of each step by each of `measures`, from step 1 on.
